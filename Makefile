@@ -112,6 +112,14 @@ types: $(TOOLS) ## mypy, strict
 proto: $(TOOLS) ## make the Python code of the gRPC protocol from its description
 	@$(BIN)/python tools/make_proto.py
 
+.PHONY: client
+client: $(TOOLS) ## make the client that blocks of the one for asyncio
+	@$(BIN)/python -m tools.make_client
+
+.PHONY: options
+options: $(TOOLS) ## make the type of the options of `geartrain.asgi` from the table of options
+	@$(BIN)/python -m tools.make_options
+
 .PHONY: manifests
 manifests: $(TOOLS) ## write the objects for Kubernetes, KServe and Seldon in deploy/ anew: what `geartrain deploy` prints
 	@$(BIN)/python -m tools.make_deploy

@@ -20,7 +20,7 @@ from geartrain.apis import cog, generate, open_inference, tensor_json
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport.compression import inflate
 
 SIZES: Final = {"64KiB": 65_536, "1MiB": 1 << 20, "5MB": 5_000_000, "100MiB": 100 << 20}

@@ -22,8 +22,8 @@ from typing import Any
 
 from geartrain.domain.predictions.ledger import Claim, Key, Submission
 from geartrain.store import sql
-from geartrain.store.opening import open_store
 from geartrain.store.sqlite import DIALECT
+from geartrain.store.store import open_store
 
 ECHO = b'{"text":"' + b"e" * 189 + b'"}'
 REQUEST = b"r" * 200

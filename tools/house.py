@@ -1,7 +1,8 @@
 """Figures of the source: modules, lines, Protocols, null objects, and wording to avoid (CONTRIBUTING.md).
 
 python -m tools.house                    # the figures of the work tree
-python -m tools.house --words service    # each sentence to reword, in one package
+python -m tools.house --words            # each sentence to reword, in the source and in the docs
+python -m tools.house --words service    # those of one package
 python -m tools.house --against HEAD~3   # ends with 1 if more than docstrings and comments changed since
 """
 
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src"
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _OPENING: Final = re.compile(
     r"(?:Return )?(?:what|who(?:m|se|ever)?|whether|where|how|why)\b|as (?!soon as|long as|few as|many as|far as)",
@@ -30,11 +32,16 @@ _ANYWHERE: Final = re.compile(
     r"\b(?:whoever|nobody|one that there is not|that there (?:is|are)(?: not)?|of which|believes?|heed(?:s|ed)?)\b",
     re.IGNORECASE,
 )
+_PROSE_OPENING: Final = re.compile(r"(?:What|Who(?:m|se|ever)?|Whether|How|Why)\b")
+_CODE: Final = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+_CODE_SPAN: Final = re.compile(r"`[^`\n]+(?:\n[^`\n]+)?`")
+_MARKUP: Final = re.compile(r"^[\s>*_\[|]*(?:(?:[-*]|\d+\.) +)?[\s*_\[]*")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?:])\*{0,2}\s+| \| ")
 _NULL_OBJECT: Final = re.compile(r"_?No[A-Z]\w*|Nobody|Nothing|Silent\w*")
 
 
 class Sentence(NamedTuple):
-    """A docstring or a comment, and its place."""
+    """A docstring, a comment or a sentence of a page, and its place."""
 
     path: pathlib.Path
     line: int
@@ -73,14 +80,43 @@ def sentences(path: pathlib.Path) -> Iterator[Sentence]:
             yield Sentence(path, token.start[0], token.string.lstrip("#: "))
 
 
+def prose(path: pathlib.Path) -> Iterator[Sentence]:
+    """Read the sentences of a page: of paragraphs, list items and cells, without headings and code."""
+    text = _CODE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text(encoding="utf-8"))
+    block, begin = "", 1
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        is_new = not line.strip() or line.startswith(("#", "|")) or re.match(r" *(?:[-*]|\d+\.) ", line)
+        if is_new and block:
+            yield from (Sentence(path, begin, each) for each in _split(block))
+            block = ""
+        if line.strip() and not line.startswith("#"):
+            begin = begin if block else number
+            block = f"{block} {line.strip()}" if block else line.strip()
+
+
+def _split(block: str) -> Iterator[str]:
+    for sentence in _SENTENCE_END.split(_CODE_SPAN.sub("`code`", block)):
+        yield _MARKUP.sub("", sentence)
+
+
 def to_reword(package: str = "") -> list[Sentence]:
-    """Find the sentences with wording that is ruled out."""
-    return [each for path in modules(package) for each in sentences(path) if is_to_reword(each.text)]
+    """Find the sentences with wording that is ruled out; without a package, those of the docs too."""
+    found = [each for path in modules(package) for each in sentences(path) if is_to_reword(each.text)]
+    if not package:
+        found += [each for path in PAGES for each in prose(path) if is_prose_to_reword(each.text)]
+    return found
 
 
 def is_to_reword(text: str) -> bool:
     """Return True for a text with wording that is ruled out."""
     return bool(_OPENING.match(text) or _ANYWHERE.search(text))
+
+
+def is_prose_to_reword(sentence: str) -> bool:
+    """Return True for a sentence of a page with wording that is ruled out; a question may begin like one."""
+    if _ANYWHERE.search(sentence):
+        return True
+    return bool(_PROSE_OPENING.match(sentence)) and not sentence.rstrip("*_ ").endswith("?")
 
 
 def code_lines(text: str) -> int:

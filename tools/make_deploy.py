@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from geartrain.cli.commands import app
-from geartrain.platforms.dockerfile import Recipe, write_dockerfile
+from geartrain.platforms.image import Recipe, write_dockerfile
 
 ROOT: Final = Path(__file__).parents[1]
 

@@ -5,6 +5,7 @@ This is the authoring API, what a model imports; `asgi`, which serves models ins
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from geartrain.authoring import (
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     from geartrain.client.async_client import AsyncClient
     from geartrain.client.client import Client
-    from geartrain.server.asgi import AsgiOptions
+    from geartrain.dataset.mapping import map, map_async  # noqa: A004 - its name
+    from geartrain.server.asgi_options import AsgiOptions
     from geartrain.transport.asgi import AsgiApplication
 
 __all__ = [
@@ -63,6 +65,8 @@ __all__ = [
     "batched",
     "concurrent",
     "current_scope",
+    "map",
+    "map_async",
     "metrics",
     "streaming",
 ]
@@ -81,12 +85,18 @@ def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOpti
     return make_application(model, **options)
 
 
-def __getattr__(name: str) -> object:
-    """Import the clients when they are first asked for: a model needs none, and they need packages."""
-    if name not in {"AsyncClient", "Client"}:
-        raise AttributeError(f"module 'geartrain' has no attribute {name!r}", name=name, obj=None)
-    from geartrain import client
+_LATE = {
+    "AsyncClient": "geartrain.client",
+    "Client": "geartrain.client",
+    "map": "geartrain.dataset.mapping",
+    "map_async": "geartrain.dataset.mapping",
+}
 
-    found: object = getattr(client, name)
+
+def __getattr__(name: str) -> object:
+    """Import the clients and `map` when they are first asked for: a model needs none, and they need packages."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'geartrain' has no attribute {name!r}", name=name, obj=None)
+    found: object = getattr(importlib.import_module(_LATE[name]), name)
     globals()[name] = found
     return found

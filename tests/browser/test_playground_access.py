@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import geartrain
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from geartrain.transport.routing import Scope
 from tests.browser.conftest import ROOT
 from tests.support.browser import Page

@@ -24,9 +24,8 @@ from typing import Final
 
 import httpx
 
-from geartrain.transport.access.grants import SCOPES
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.guard import SCOPES
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.clients.asking import Server
 from tests.clients.models import READY, write_models
 from tests.support.servers import ServerProcess

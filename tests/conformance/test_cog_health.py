@@ -150,7 +150,7 @@ async def test_d26_slow_healthcheck_holds_up_nothing(server: LiveServer) -> None
 
 
 async def test_healthcheck_that_takes_too_long(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geartrain.service.models.workers.HEALTHCHECK_TIMEOUT", 0.1)
+    monkeypatch.setattr("geartrain.service.workers.pool.HEALTHCHECK_TIMEOUT", 0.1)
     await server.predict({"become": "hang"})
     for _ in range(2):
         health = await server.health()

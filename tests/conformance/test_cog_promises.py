@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.folder import WorkerFolder
+from geartrain.bridge.payloads import WorkerFolder
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.shared_memory import LARGEST
 from geartrain.outbound import upload_client

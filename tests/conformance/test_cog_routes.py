@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from geartrain import __version__
-from geartrain.domain.cog_version import COG_VERSION
+from geartrain.domain.versions import COG_VERSION
 from tests.support.cluster import ready
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.wire import Answer, connection

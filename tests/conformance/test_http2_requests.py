@@ -14,9 +14,8 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from geartrain.service.models.deployment import Limits
-from geartrain.transport.access.grants import SCOPES
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.guard import SCOPES
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from tests.support import modes
 from tests.support.attacks import ECHO, MANY, STREAMING, body, runs

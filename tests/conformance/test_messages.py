@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
 
+from geartrain.domain.errors import Code
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.calls import (
+    ALL,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEnd,
+    ItemEvent,
+    Outcome,
+    Succeeded,
+)
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
-from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import Declared, DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from geartrain.ipc import messages as m
 
 GOLDEN = Path(__file__).parent / "golden" / "messages.json"
@@ -171,41 +182,70 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "calls",
     ),
-    "call/Log": (m.Reports(0, 17, (m.Log(0, "stderr", "careful\n"),)), "reports"),
-    "call/Log of all": (m.Reports(0, 17, (m.Log(m.ALL, "stderr", "careful\n"),)), "reports"),
-    "call/Output": (m.Reports(0, 17, (m.Output(2, m.Inline(b'"chunk"')),)), "reports"),
-    "call/Output in memory": (m.Reports(0, 17, (m.Output(0, m.InMemory(600_000)),)), "reports"),
+    "call/Log": (m.Reports(0, 17, (ItemEvent(0, Log("stderr", "careful\n")),)), "reports"),
+    "call/Log of all": (m.Reports(0, 17, (ItemEvent(ALL, Log("stderr", "careful\n")),)), "reports"),
+    "call/Output": (m.Reports(0, 17, (ItemEvent(2, Output(b'"chunk"', 5)),)), "reports"),
+    "call/Output in memory": (
+        m.Reports(0, 17, (ItemEvent(0, Output(b"", 0)),), shared=((0, m.InMemory(600_000, region=1)),)),
+        "reports",
+    ),
     "call/Output with files": (
         m.Reports(
             0,
             17,
             (
-                m.FileOutput(0, "/tmp/a.png", "image/png", "token-1"),  # noqa: S108
-                m.FileOutput(0, "/run/1/b.png", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
-                m.Output(0, m.Inline(b'["token-1","token-2"]')),
+                ItemEvent(
+                    0,
+                    Output(b'["token-1","token-2"]', 0),
+                    (
+                        FileRef("token-1", "/tmp/a.png", "image/png"),  # noqa: S108
+                        FileRef(
+                            "token-2",
+                            "/run/1/b.png",
+                            "image/png",
+                            temporary_files=("/tmp/x/b.png", "/tmp/x"),  # noqa: S108
+                        ),
+                    ),
+                ),
             ),
         ),
         "reports",
     ),
-    "call/Metric": (m.Reports(0, 17, (m.Metric(0, "timing.decode", 0.25, "increment"),)), "reports"),
-    "call/Done": (m.Reports(0, 17, (m.Done(0, m.Inline(b'"hello"'), 0.5),), idle=True), "reports"),
-    "call/Done in a file": (
-        m.Reports(0, 17, (m.Done(0, m.InFile("/run/2/output.json"), 0.5),), idle=True),
+    "call/Metric": (m.Reports(0, 17, (ItemEvent(0, Metric("timing.decode", 0.25, "increment")),)), "reports"),
+    "call/Succeeded": (m.Reports(0, 17, (ItemEnd(0, Succeeded(b'"hello"', 0.5)),), idle=True), "reports"),
+    "call/Succeeded in a file": (
+        m.Reports(
+            0,
+            17,
+            (
+                ItemEnd(
+                    0,
+                    Succeeded(b"", 0.5),
+                    (FileRef("/run/2/output.json", "/run/2/output.json", "application/json", is_output=True),),
+                ),
+            ),
+            idle=True,
+        ),
         "reports",
     ),
-    "call/Done stream": (m.Reports(0, 17, (m.Done(0, None, 0.5, is_stream=True),), idle=True), "reports"),
-    "call/Failed": (m.Reports(0, 17, (m.Failed(0, "ValueError: no"),), idle=True), "reports"),
-    "call/Cancelled": (m.Reports(0, 17, (m.Cancelled(0),), idle=True), "reports"),
+    "call/Succeeded as a stream": (m.Reports(0, 17, (ItemEnd(0, Succeeded(None, 0.5)),), idle=True), "reports"),
+    "call/Failed": (m.Reports(0, 17, (ItemEnd(0, Failed("ValueError: no")),), idle=True), "reports"),
+    "call/Failed by its client": (
+        m.Reports(0, 17, (ItemEnd(0, Failed("too long", Code.INVALID_INPUT)),), idle=True),
+        "reports",
+    ),
+    "call/Canceled": (m.Reports(0, 17, (ItemEnd(0, Canceled()),), idle=True), "reports"),
     "call/several ends": (
         m.Reports(
             0,
             21,
             (
-                m.Done(0, m.InMemory(6), 0.5),
-                m.Done(3, m.InMemory(8, 6), 0.5),
-                m.Failed(1, "ValueError: no"),
-                m.Cancelled(2),
+                ItemEnd(0, Succeeded(b"", 0.5)),
+                ItemEnd(3, Succeeded(b"", 0.5)),
+                ItemEnd(1, Failed("ValueError: no")),
+                ItemEnd(2, Canceled()),
             ),
+            shared=((0, m.InMemory(6)), (1, m.InMemory(8, 6))),
         ),
         "reports",
     ),
@@ -240,15 +280,14 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
     unions = (m.ControlToWorker, m.ControlToParent, m.CallToWorker)
     known = {kind for union in unions for kind in get_args(union)} | {m.Reports}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
-    reports = {
-        type(each) for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports
-    }
-    assert reports == set(get_args(m.Report))
+    reports = [each for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports]
+    kinds = {type(each.event if isinstance(each, ItemEvent) else each.outcome) for each in reports}
+    assert kinds == {*get_args(get_type_hints(ItemEvent)["event"]), *get_args(Outcome)}
     assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 12
+    assert m.PROTOCOL_VERSION == 13
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

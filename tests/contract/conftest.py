@@ -29,11 +29,10 @@ from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.outbound.workspace import Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
-from geartrain.service.models.replicas import Spawn
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import Permit
 from tests.contract.model import run as scripted
-from tests.support.deployments import FakeOutbound, deploy
+from tests.support.deployments import FakeOutbound, Spawn, deploy
 from tests.support.fakes import FakeWorker
 from tests.support.gates import Gates
 

@@ -20,14 +20,14 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
-    FileRef,
     ItemEnd,
+    ItemEvent,
     ItemInput,
     Outcome,
     Succeeded,
     WorkerInfo,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource, Metric, Output
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
 from tests.contract.conftest import LIMIT, ROOT
@@ -77,18 +77,19 @@ class Heard:
     def on_unstarted(self) -> None:
         self._note("unstarted")
 
-    def on_output(self, item: int, chunk: bytes, files: Sequence[FileRef]) -> None:
-        assert not files
-        self.outputs[item].append(json.loads(chunk))
-        self._note("output")
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        self.logs[item] = self.logs.get(item, "") + data
-        self._note("log")
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        self.metrics.append((item, metric))
-        self._note("metric")
+    def on_event(self, report: ItemEvent) -> None:
+        assert not report.files
+        match report:
+            case ItemEvent(item, Output(chunk, index)):
+                assert index == len(self.outputs[item])
+                self.outputs[item].append(json.loads(bytes(chunk)))
+                self._note("output")
+            case ItemEvent(item, Log(_, data)):
+                self.logs[item] = self.logs.get(item, "") + data
+                self._note("log")
+            case ItemEvent(item, Metric() as metric):
+                self.metrics.append((item, metric))
+                self._note("metric")
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         for end in ends:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from geartrain.bridge.channels import ControlChannel
 from geartrain.bridge.child import ChildWorker, Launch
-from geartrain.bridge.control import ControlChannel
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
@@ -21,7 +21,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.workers.pool import ModelSetupError
 from tests.contract.conftest import LIMIT, ROOT, Bench, OpenBench, events_of, leftovers, story
 from tests.contract.model import slow_setup
 from tests.contract.model.run import wait_on_loop

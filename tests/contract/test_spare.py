@@ -16,7 +16,7 @@ import pytest
 
 from geartrain.bridge import child
 from geartrain.bridge.child import ChildWorker, Launch, SetupError
-from geartrain.bridge.spare import Spare
+from geartrain.bridge.process import Spare
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport

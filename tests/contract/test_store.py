@@ -30,8 +30,7 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import CLIENT_LEFT
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import CLIENT_LEFT, Webhook
 from geartrain.domain.principal import Principal
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.stores import KINDS, LEASE, MODEL, Bench, claim, open_bench

@@ -37,18 +37,17 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.principal import Principal
 from geartrain.store import sql
 from geartrain.store.errors import StoreOptionError
-from geartrain.store.files import Folder, NoFiles
+from geartrain.store.files import Folder
 from geartrain.store.ledger import KEY_PATIENCE
-from geartrain.store.opening import open_store
 from geartrain.store.operations import Operation, Outcome, Statement, Steps
 from geartrain.store.postgres import PostgresEngine
-from geartrain.store.sealing import NoKey
+from geartrain.store.sealing import Keys
 from geartrain.store.sqlite import SqliteEngine
-from geartrain.store.store import Store
+from geartrain.store.store import Store, open_store
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import eventually
 from tests.support.stores import MODEL, claim
@@ -284,7 +283,7 @@ CHILD = """
 import asyncio, sys
 from geartrain.domain.predictions.ledger import Checkpoint, Claim, Key, Submission
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 
 async def main():
     store = await open_store(sys.argv[1], files_above=10)
@@ -418,7 +417,7 @@ async def test_disk_that_is_really_full_is_an_error_until_there_is_room(small_di
 
 @asynccontextmanager
 async def engine_opened(engine: SqliteEngine, *, answer_within: float = LIMIT) -> AsyncIterator[Store]:
-    store = Store(engine, sealer=NoKey(), files=NoFiles(), answer_within=answer_within)
+    store = Store(engine, sealer=Keys(), files=None, answer_within=answer_within)
     await store.open()
     try:
         await store.replicas.renew("a", address="", seconds=SOON)
@@ -570,7 +569,7 @@ async def test_servers_that_deliver_the_same_webhooks_never_wait_for_each_other(
 async def test_server_that_does_not_answer_is_an_error_until_it_does(postgres: Postgres) -> None:
     url = postgres.dropped()
     engine = PostgresEngine(url, clock=None, answer_within=LIMIT)
-    store = Store(engine, sealer=NoKey(), files=NoFiles(), answer_within=LIMIT)
+    store = Store(engine, sealer=Keys(), files=None, answer_within=LIMIT)
     await store.open()
     await store.replicas.renew("a", address="", seconds=SOON)
     mine = await accept(store, "before")

@@ -31,9 +31,9 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.service.ledger import StorePort
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 from tests.support.memory_store import MemoryStore
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.stores import LEASE, LIMIT, MODEL, Clock, claim

@@ -233,7 +233,7 @@ async def test_file_beside_a_large_tensor(child_bench: OpenBench) -> None:
 async def test_tensors_come_through_without_shared_memory(
     child_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("geartrain.bridge.slot_server.new_probe", lambda: None)
+    monkeypatch.setattr("geartrain.bridge.slots.new_probe", lambda: None)
     async with opened(child_bench) as b:
         for count in (10, 150_000, INLINE_LIMIT // 4 + 1):
             y, _ = (await b.infer(request(ramp(count)))).outputs
@@ -271,7 +271,7 @@ async def main():
     worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), observer)
     await worker.start()
     tensors = (Tensor("x", "FP32", (150_000,), bytes(600_000)),)
-    listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_log"), lambda *a, **k: None))()
+    listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_event"), lambda *a, **k: None))()
     item = ItemInput("id", b'{"step":"wait %s"}' % gate.encode(), tensors=tensors)
     worker.run(0, CallInput("id", (item,)), listener)
     print(worker._process.pid, flush=True)

@@ -55,7 +55,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
         "geartrain dev shout --debugpy",
     ): "it listens on a fixed port; tests/server/test_editors.py attaches editors",
     ("docs/models-repository.md", "curl -s localhost:5000/health-check"): (
-        "it shows a moment between two crashes; tests/unit/service/models/test_restarts.py has them all"
+        "it shows a moment between two crashes; tests/unit/service/workers/test_restarts.py has them all"
     ),
     ("docs/open-inference.md", "$ curl -s localhost:5001"): _NOT_INSTALLED,
     ("docs/open-inference.md", 'client = grpcclient.InferenceServerClient("localhost:8082")'): _NOT_INSTALLED,

@@ -197,6 +197,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     ),
     "docs/anthropic.md": Play(python={0: "thinker/run.py", 1: RUN}),
     "docs/mcp.md": Play(python={0: "shout/run.py", 1: RUN}),
+    "docs/data-sets.md": Play(python={0: "shout/run.py", 1: RUN}),
     "docs/client.md": Play(
         prepare=client,
         python={

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 import geartrain
-from geartrain.apis import metric_families
-from geartrain.project.code_check import _OLDER_NAMES
+from geartrain.apis import metrics
+from geartrain.project.checks import _OLDER_NAMES
 from tests.support.pages import ROOT
 from tools.site.reference import help_of
 
@@ -31,7 +31,7 @@ def names(text: str) -> list[str]:
 def is_there(name: str) -> bool:
     if name.startswith("--"):
         return re.search(rf"{name}(?![\w-])", HELP) is not None
-    families = Path(metric_families.__file__).read_text(encoding="utf-8")
+    families = Path(metrics.__file__).read_text(encoding="utf-8")
     return f'"{name.removesuffix("_total")}"' in families
 
 

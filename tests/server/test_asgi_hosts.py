@@ -13,7 +13,7 @@ import pytest
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import (
     Accepted,
     AcceptedInParts,

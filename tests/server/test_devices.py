@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from geartrain.bridge.cpu_quota import usable_cores
-from geartrain.project.device_settings import AUTO, Devices
+from geartrain.bridge.resources import usable_cores
+from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, build
 from tests.support.gpus import fake_smi

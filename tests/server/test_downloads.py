@@ -18,7 +18,7 @@ import pytest
 
 from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
 from geartrain.outbound import downloads
-from geartrain.outbound.errors import DownloadError
+from geartrain.outbound.files import DownloadError
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.network import GuardedBackend
 from geartrain.outbound.policy import AddressRefusedError, UrlPolicy
@@ -501,7 +501,7 @@ def test_httpx_is_not_imported_before_the_first_url() -> None:
     script = (
         "import asyncio, pathlib, sys, tempfile\n"
         "from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec\n"
-        "from geartrain.outbound import inputs, outputs, uploads, workspace\n"
+        "from geartrain.outbound import inputs, outputs, webhooks, workspace\n"
         "from geartrain.outbound.policy import UrlPolicy\n"
         "signature = Signature((InputField('f', TypeSpec('path')),), OutputSpec(TypeSpec('string')))\n"
         "files = inputs.InputFiles(signature, policy=UrlPolicy(), max_bytes=9, timeout=9)\n"

@@ -27,9 +27,8 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 import geartrain
-from geartrain.transport.access.grants import SCOPES
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.guard import SCOPES
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.support.certificates import make_party
 from tests.support.servers import ServerProcess, write_model
 

@@ -13,8 +13,7 @@ import pytest
 
 from geartrain.server.options import StoreOptions
 from geartrain.service.models.deployment import Limits
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from tests.support.cluster import ready
 from tests.support.postgres import Postgres, running_postgres

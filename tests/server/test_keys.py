@@ -15,11 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.grants import ANY_MODEL
-from geartrain.transport.access.key_file import add_key, revoke_key
-from geartrain.transport.access.key_ring import KeyRing
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.guard import ANY_MODEL
+from geartrain.transport.access.keys import Key, KeyRing, add_key, digest_of, new_key, revoke_key
+from geartrain.transport.access.options import AccessError
 from tests.support.servers import ServerProcess, write_model
 
 MODEL = """

@@ -15,8 +15,8 @@ import tritonclient.grpc.aio as triton
 import uvloop
 from tritonclient.utils import np_to_triton_dtype
 
-from geartrain.bridge import slot_files
-from geartrain.bridge.lent_outputs import LentOutputs
+from geartrain.bridge import payloads
+from geartrain.bridge.payloads import LentOutputs
 from geartrain.domain.predictions.lifecycle import Health
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import Answer, Connection, connection
@@ -66,7 +66,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
             seen.lent += 1
             return super()._lend(*arguments)
 
-    monkeypatch.setattr(slot_files, "LentOutputs", Watched)
+    monkeypatch.setattr(payloads, "LentOutputs", Watched)
     return seen
 
 

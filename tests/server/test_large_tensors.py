@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import pytest
 
-from geartrain.bridge import call_messages, slot_files
+from geartrain.bridge import payloads
+from geartrain.bridge.payloads import received_in_place
 from geartrain.domain.predictions.calls import CallInput
 from geartrain.ipc import body_memory
 from geartrain.ipc.body_memory import BodyMemory
@@ -62,7 +63,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen()
 
     def look(call: CallInput) -> Received | None:
-        found = call_messages.received_in_place(call)
+        found = received_in_place(call)
         if found is None:
             seen.copied += 1
         else:
@@ -73,7 +74,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         seen.memory.append(BodyMemory())
         return seen.memory[-1]
 
-    monkeypatch.setattr(slot_files, "received_in_place", look)
+    monkeypatch.setattr(payloads, "received_in_place", look)
     monkeypatch.setattr(http, "BodyMemory", memory)
     return seen
 

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import grpc
 import pytest
 
+from geartrain.server.memory import tune_collector
 from geartrain.server.options import StoreOptions
-from geartrain.server.tuning import tune_collector
 from tests.support.loop_probe import LoopProbe
 from tests.support.servers import LiveServer, Serve
 

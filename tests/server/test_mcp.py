@@ -17,8 +17,7 @@ import httpx
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, ServerProcess, eventually, write_model
 

@@ -290,6 +290,7 @@ def queries() -> list[str]:
 def test_every_name_in_dashboard_and_alerts_is_one_that_a_server_gives(server: Watched) -> None:
     server.ask("batched", "a")
     server.ask("own", "a")
+    server.client.post("/v1/completions", json={"model": "tokens", "prompt": "ab"}).raise_for_status()
     given = {sample.partition("{")[0] for sample in server.values()}
     variables = [each["definition"] for each in json.loads(DASHBOARD.read_text())["templating"]["list"][1:]]
     wanted = {name for text in (*queries(), *variables) for name in _NAME.findall(text)}
@@ -404,6 +405,7 @@ class RealPrometheus:
 def test_real_prometheus_answers_every_query_and_fires_when_a_worker_dies(server: Watched, tmp_path: Path) -> None:
     server.ask("batched", "a")
     server.ask("tokens", "a", accept="text/event-stream")
+    server.client.post("/v1/completions", json={"model": "tokens", "prompt": "ab"}).raise_for_status()
     server.ask("own", "raise")
     server.client.post("/models/own/predictions", json={"input": {}})
     prometheus = RealPrometheus(tmp_path, server.url.removeprefix("http://"))

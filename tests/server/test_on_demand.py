@@ -17,7 +17,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from geartrain.bridge.memory_use import memory_of
+from geartrain.bridge.resources import memory_of
 from tests.support.servers import PATIENCE, ServerProcess, server_process, write_model
 
 __all__ = ["server_process"]

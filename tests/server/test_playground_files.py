@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.transport.playground import assets
+from geartrain.transport.playground import routes
 from tests.support.servers import LiveServer, Serve
 
 MODEL = """
@@ -21,7 +21,7 @@ MODEL = """
             return 1
 """
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
-STATIC = Path(assets.__file__).parent / "static"
+STATIC = Path(routes.__file__).parent / "static"
 
 
 @pytest.fixture
@@ -115,9 +115,9 @@ async def test_nothing_else_is_served(server: LiveServer, path: str) -> None:
 
 def test_every_file_is_named_by_another() -> None:
     """What nobody imports is not served for nothing, and nothing is imported that is not there."""
-    files = assets.load_assets().files
+    files = routes.load_assets().files
     named = set()
-    for name, file in {**files, "index.html": assets.load_assets().page}.items():
+    for name, file in {**files, "index.html": routes.load_assets().page}.items():
         text = gzip.decompress(file.gzipped).decode()
         assert text.encode() == file.plain
         if not name.startswith("vendor/"):

@@ -15,9 +15,9 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
 from geartrain.service.scheduling import scheduler
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, LiveServer, Serve, eventually
 

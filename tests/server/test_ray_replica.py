@@ -19,10 +19,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from geartrain.ray.handler import Probe
-from geartrain.ray.models import ReplicaLostError
 from geartrain.ray.options import serve_options
-from geartrain.ray.server import ReplicaServer
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.ray.server import ReplicaLostError, ReplicaServer
+from geartrain.service.workers.pool import ModelSetupError
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, eventually, write_model

@@ -17,7 +17,7 @@ from tests.support.servers import write_model
 # `geartrain serve` with another path, which an operator cannot choose.
 SERVE = """
 import logging, pathlib, sys
-from geartrain.cli import models
+from geartrain.cli import serving
 from geartrain.cli.logs import configure
 from geartrain.server import ServeOptions, run_server
 from geartrain.transport.grpc.options import GrpcOptions
@@ -25,7 +25,7 @@ from geartrain.transport.grpc.options import GrpcOptions
 target, ready_file, load = sys.argv[1:]
 configure("debug", "json")
 sys.exit(run_server(ServeOptions(
-    source=models.find_source(target, "predict", reload=False),
+    source=serving.find_source(target, "predict", reload=False),
     host="127.0.0.1",
     port=0,
     grpc=GrpcOptions(port=None),

@@ -21,7 +21,7 @@ import pytest
 
 from geartrain.server import build
 from geartrain.server.asgi import read_options
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.workers.pool import ModelSetupError
 from tests.support.cloud import Cloud, running_cloud
 from tests.support.s3_server import S3Server, running_s3
 from tests.support.servers import PATIENCE, ServerProcess, write_model

@@ -18,8 +18,7 @@ import httpx
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 

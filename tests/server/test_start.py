@@ -95,8 +95,8 @@ main.main()
 """
 
 ARENAS: Final = 3  # two, and perhaps that of a thread which writes the log before
-PARENT: Final = 615  # modules, with those of Python, which differ a little between its versions
-OWN_OF_PARENT: Final = 350
+PARENT: Final = 590  # modules, with those of Python, which differ a little between its versions
+OWN_OF_PARENT: Final = 330
 WORKER: Final = 270
 OWN_OF_WORKER: Final = 103
 

@@ -18,8 +18,8 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.project.source import find_model
 from geartrain.server.workers import launch
 from geartrain.service.models.deployment import Limits
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.servers import LiveServer, Serve, eventually, write_model
 
 CRASHING = """

@@ -11,10 +11,10 @@ import pytest
 
 from geartrain.domain.predictions.calls import FileRef
 from geartrain.outbound import upload_client
-from geartrain.outbound.errors import OutputFileError
+from geartrain.outbound.files import OutputFileError
+from geartrain.outbound.outputs import OutputDestinations
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.retries import Retries
-from geartrain.outbound.uploads import OutputDestinations
 from tests.support.web_server import Exchange, Server, running_server, unused_port
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.servers import Serve, eventually, serve, setup_ends, write_model
 
 __all__ = ["serve", "setup_ends"]

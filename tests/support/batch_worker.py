@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import msgspec
 import numpy as np
 
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.calls import ALL, Canceled, Failed, FileRef, ItemEnd, ItemEvent, Report, Succeeded
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor, pack, split_bytes, stack, unpack
 from geartrain.ipc import messages as m
@@ -24,18 +27,17 @@ from geartrain.ipc.framing import FrameReader, frame
 from geartrain.ipc.payload import PayloadReader
 from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
-from geartrain.worker.calls.tools import tools_of_model
+from geartrain.worker.calls.call import tools_of_model
+from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.runtime.async_engine import AsyncEngine
-from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.sync_engine import SyncEngine
 from geartrain.worker.stdio.router import Router
-from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
+from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles
 from geartrain.worker.values.outputs import OutputEncoder
-from geartrain.worker.values.temporary_files import TemporaryFiles
 
 Run = Callable[..., Any]
 Read = tuple[Sequence[Parameter], Signature, Batching | None]
@@ -87,13 +89,14 @@ def input_of(items: Sequence[Item]) -> bytes:
     return json if item.tensors is None else b"".join(pack(json, item.tensors))
 
 
-End = m.Done | m.Failed | m.Cancelled
+End = Succeeded | Failed | Canceled
 
 
 class Answers:
     """What came back of one call, sorted by items; `frames` has all of it in order, and `idle` what each frame said.
 
-    `lasts` are the frames that ended items, or the call, each with whether it was the last.
+    `lasts` are the frames that ended items, or the call, each with whether it was the last. `ways` tells of each output
+    of an item whether it came in a "message", in "memory" or in a "file"; `texts` are the outputs as they came.
     """
 
     def __init__(self, frames: Sequence[m.Reports], number: int, shared: MemoryRegion | None = None) -> None:
@@ -103,68 +106,76 @@ class Answers:
         self.chunks: dict[int, list[Any]] = defaultdict(list)
         self.logs: dict[int, str] = dict.fromkeys(range(number), "")
         self.metrics: dict[int, dict[str, Any]] = {index: {} for index in range(number)}
-        self.files: dict[int, list[m.FileOutput]] = defaultdict(list)
-        self.payloads: dict[int, list[m.Payload]] = defaultdict(list)
-        self.lasts = [each.idle for each in frames if each.idle or any(isinstance(one, End) for one in each.reports)]
+        self.files: dict[int, list[FileRef]] = defaultdict(list)
+        self.ways: dict[int, list[str]] = defaultdict(list)
+        self.texts: dict[int, list[bytes]] = defaultdict(list)
+        self.lasts = [
+            each.idle for each in frames if each.idle or any(isinstance(one, ItemEnd) for one in each.reports)
+        ]
         self._reader = PayloadReader(lambda: [] if shared is None else [shared])
         self._shared = shared
         for each in frames:
             self._take(each)
 
     @property
-    def reports(self) -> list[m.Report]:
+    def reports(self) -> list[Report]:
         """All reports of all frames."""
         return [report for frame in self.frames for report in frame.reports]
 
     @property
     def errors(self) -> dict[int, str]:
         """Of those that failed."""
-        return {item: end.error for item, end in self.ends.items() if isinstance(end, m.Failed)}
+        return {item: end.error for item, end in self.ends.items() if isinstance(end, Failed)}
 
     @property
     def canceled(self) -> set[int]:
         """Those that were canceled."""
-        return {item for item, end in self.ends.items() if isinstance(end, m.Cancelled)}
+        return {item for item, end in self.ends.items() if isinstance(end, Canceled)}
 
     def _for(self, item: int) -> list[int]:
-        return [item] if item != m.ALL else [each for each in self.logs if each not in self.ends]
+        return [item] if item != ALL else [each for each in self.logs if each not in self.ends]
 
     def _take(self, frame: m.Reports) -> None:
-        waiting: dict[int, list[m.FileOutput]] = defaultdict(list)
-        for report in frame.reports:
+        places = dict(frame.shared)
+        for index, report in enumerate(frame.reports):
             match report:
-                case m.FileOutput(item):
-                    waiting[item].append(report)
-                case m.Output(item, payload) | m.Done(item, m.Inline() | m.InFile() | m.InMemory() as payload):
+                case ItemEvent(item, Output(output, position)):
                     assert item not in self.ends, "nothing comes after the end"
-                    self.files[item] += waiting.pop(item, [])
-                    self.payloads[item].append(payload)
-                    self._keep(item, report, payload)
-                case _:
+                    assert position == len(self.ways[item])
+                    self._keep(report, bytes(output), places.get(index), self.chunks[item].append)
+                case ItemEnd(item, Succeeded(bytes() as output)):
+                    self._keep(report, output, places.get(index), partial(self.outputs.__setitem__, item))
+                case ItemEvent():
                     self._tell(report)
-            if isinstance(report, End):
+            if isinstance(report, ItemEnd):
                 for item in self._for(report.item):
                     assert item not in self.ends, "each item ends once"
-                    self.ends[item] = report
-        assert not waiting, "a file's output is in the same frame"
+                    self.ends[item] = report.outcome
         if self._shared is not None:
             self._shared.free()
 
-    def _keep(self, item: int, report: m.Report, payload: m.Payload) -> None:
-        if isinstance(payload, m.InMemory) and self._shared is None:
-            return
-        value = decoded(bytes(self._reader.read(payload)))
-        if isinstance(report, m.Output):
-            self.chunks[item].append(value)
-        else:
-            self.outputs[item] = value
+    def _keep(self, report: Report, output: bytes, place: m.InMemory | None, keep: Callable[[Any], None]) -> None:
+        """Keep an output; one in memory that the test has not given stays there."""
+        item = report.item
+        self.files[item] += [file for file in report.files if not file.is_output]
+        whole = [file for file in report.files if file.is_output]
+        self.ways[item].append("memory" if place is not None else "file" if whole else "message")
+        if place is not None:
+            if self._shared is None:
+                return
+            output = bytes(self._reader.read(place))
+        for file in whole:
+            assert not output
+            output = bytes(self._reader.read(m.InFile(file.filename)))
+        self.texts[item].append(output)
+        keep(decoded(output))
 
-    def _tell(self, report: m.Report) -> None:
+    def _tell(self, report: ItemEvent) -> None:
         match report:
-            case m.Log(item, _, data):
+            case ItemEvent(item, Log(_, data)):
                 for each in self._for(item):
                     self.logs[each] += data
-            case m.Metric(item, name, value, mode):
+            case ItemEvent(item, Metric(name, value, mode)):
                 for each in self._for(item):
                     known = self.metrics[each]
                     known[name] = known.get(name, 0) + value if mode == "increment" else value

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from geartrain.store.opening import open_store
-from geartrain.store.store import Store
+from geartrain.store.store import Store, open_store
 from tests.support import modes
 from tests.support.clients import asyncio_client
 from tests.support.servers import PATIENCE, ServerProcess, write_model

@@ -30,7 +30,7 @@ import psutil
 
 from geartrain.domain.predictions.ledger import RowFilter
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 from tests.support.postgres import running_postgres
 
 PATIENCE: Final = 60.0  # seconds

@@ -9,13 +9,12 @@ from typing import Any
 
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
+from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.signature.types import Signature
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
-from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.repository import Wanted
 from geartrain.service.ports import (
     AttachmentStorePort,
@@ -27,6 +26,8 @@ from geartrain.service.ports import (
 )
 from geartrain.service.scheduling.context import no_folder
 from geartrain.service.webhooks import Webhooks
+
+Spawn = Callable[[WorkerObserver], WorkerPort]
 
 
 class NoOutputs:
@@ -57,8 +58,8 @@ class FakeOutbound:
         new_folder: Callable[[], FolderPort] = no_folder,
         new_attachments: Callable[[], AttachmentStorePort] = no_attachments,
     ) -> None:
-        self.tracer: TracerPort = NO_TRACER
-        self.durability: Durability | NotDurable = NOT_DURABLE
+        self.tracer: TracerPort | None = None
+        self.durability: Durability | None = None
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder
         self.new_attachments = new_attachments
@@ -155,7 +156,7 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     """Return a catalogue that has loaded these models."""
     catalogue = Catalogue(FakeRepository(**models))
     catalogue.spawn()
-    catalogue.loads.begin()
+    catalogue.reconciler.begin()
     for name in models:
         loads = catalogue.entry(name).loading.tasks
         if loads:  # else it has been loaded while others were waited for

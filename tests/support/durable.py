@@ -10,8 +10,7 @@ from typing import Any
 
 from geartrain.server.options import StoreOptions
 from geartrain.service.models.deployment import Limits
-from geartrain.store.opening import open_store
-from geartrain.store.store import Store
+from geartrain.store.store import Store, open_store
 from tests.support.servers import PATIENCE, LiveServer, Serve, eventually, readers
 
 MODEL = """

@@ -20,7 +20,7 @@ _WATCHED = (
     "/geartrain/service/durable/",
     "/geartrain/service/models/durable.py",
     "/geartrain/service/models/takeover.py",
-    "/geartrain/service/scheduling/durable.py",
+    "/geartrain/service/durable/runs.py",
 )
 
 

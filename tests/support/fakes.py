@@ -29,12 +29,13 @@ from geartrain.domain.predictions.calls import (
     FileRef,
     HealthVerdict,
     ItemEnd,
+    ItemEvent,
     ItemInput,
     Succeeded,
     WorkerInfo,
     WorkerObserver,
 )
-from geartrain.domain.predictions.events import LogSource, Metric, MetricMode
+from geartrain.domain.predictions.events import Log, LogSource, Metric, MetricMode, Output
 from geartrain.domain.tensors.tensor import pack
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.callables import decorator_value
@@ -62,13 +63,19 @@ class _Running:
         self.began = False
         self.canceled = False
         self.detached = False
+        self._given: dict[int, int] = {}  # by item: the position of its last output
+
+    def next_index(self, item: int) -> int:
+        """Count the outputs of a stream; return the position of the next one."""
+        self._given[item] = index = self._given.get(item, -1) + 1
+        return index
 
     def writer(self, item: int) -> LineWriter:
         """Make what writes the logs of an item, or of all."""
 
         def write(source: LogSource, text: str) -> None:
             if not self.detached:
-                self.listener.on_log(item, source, text)
+                self.listener.on_event(ItemEvent(item, Log(source, text)))
 
         return LineWriter(write)
 
@@ -83,7 +90,7 @@ class _Running:
         ends = []
         for item, error in errors.items():
             text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-            self.listener.on_log(item, "stderr", f"{text}\n")
+            self.listener.on_event(ItemEvent(item, Log("stderr", f"{text}\n")))
             ends.append(ItemEnd(item, Failed(text)))
         return ends
 
@@ -125,7 +132,7 @@ class _Invocation:
         call, listener = self._running.call, self._running.listener
 
         def emit(name: str, value: Any, mode: MetricMode) -> None:
-            listener.on_metric(item, Metric(name, value, mode))
+            listener.on_event(ItemEvent(item, Metric(name, value, mode)))
 
         if item == ALL:
             return Scope(prediction_id=call.id, emit=emit, open_item=self.open_item)
@@ -350,7 +357,7 @@ class FakeWorker:
             async for chunk in chunks:
                 for item, (output, files) in self._parts(chunk, running, invocation).items():
                     if output != b"null" or not self._is_batched:
-                        running.listener.on_output(item, output, files)
+                        running.listener.on_event(ItemEvent(item, Output(output, running.next_index(item)), files))
         return dict.fromkeys([item for item in invocation.items if item in running.left], (None, ()))
 
     def _parts(self, value: Any, running: _Running, invocation: _Invocation) -> dict[int, _Chunk]:

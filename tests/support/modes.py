@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from geartrain.server.options import StoreOptions
-from geartrain.transport.access.grants import SCOPES
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.guard import SCOPES
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.wire.tls import TlsContext, TlsFiles
 

@@ -23,7 +23,7 @@ from geartrain.transport.wire.exchange import (
     Headers,
     Record,
 )
-from geartrain.transport.wire.responses import UNREADABLE
+from geartrain.transport.wire.outgoing import UNREADABLE
 
 LIMIT: Final = 40.0  # seconds
 

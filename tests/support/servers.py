@@ -24,13 +24,13 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import find_model
 from geartrain.server import App, ServeOptions, build, listen
 from geartrain.server.http import QUIET, HttpServer, large_bodies, make_handler
-from geartrain.service.durable.history_writer import HistoryWriter
+from geartrain.service.durable.history import HistoryWriter
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.trainings import Trainings
-from geartrain.service.models.workers import Workers
 from geartrain.service.webhooks import Webhooks
+from geartrain.service.workers.pool import WorkerPool
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.asgi import AsgiApplication
@@ -74,7 +74,7 @@ class LiveServer:
         del self.deployment.create
 
     @property
-    def workers(self) -> Workers:
+    def workers(self) -> WorkerPool:
         """The workers of the model."""
         return self.deployment.workers
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from geartrain.domain.predictions.ledger import Claim, Key, Ownership, Retry, Submission
 from geartrain.service.ledger import StorePort
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 from tests.support.memory_store import MemoryStore
 from tests.support.postgres import Postgres
 

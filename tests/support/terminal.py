@@ -27,12 +27,22 @@ class Terminal:
         """All that has been shown so far, in the order of writing, without colours and movements of the cursor."""
         return _CONTROL.sub("", self._seen.decode(errors="replace")).replace("\r\n", "\n")
 
-    def read_until(self, words: str) -> str:
-        """Read until the words have been shown; return all that has been."""
-        while words not in self.shown:
+    @property
+    def raw(self) -> bytes:
+        """All that has been shown so far, with colours."""
+        return self._seen
+
+    def read_until(self, words: str, *, after: int = 0) -> str:
+        """Read until the words have been shown, after so many characters; return all that has been."""
+        while words not in self.shown[after:]:
             more = self._read()
             assert more, f"it ended without {words!r}: {self.shown}"
         return self.shown
+
+    def read_until_prompt(self, prompt: str) -> None:
+        """Read until the last that has been shown is a prompt: keys that are typed before may be lost."""
+        while not self.shown.endswith(prompt):
+            assert self._read(), f"it ended without a prompt: {self.shown}"
 
     def read_to_end(self) -> str:
         """Read until the command has ended; return all that has been shown."""

@@ -86,9 +86,9 @@ class TextModels:
         self.regions.close()
         for deployment in self.catalogue.deployments():
             deployment.executions.cancel_all()
-        self.catalogue.loads.close()
+        self.catalogue.reconciler.close()
         async with asyncio.timeout(LIMIT):
-            await self.catalogue.loads.stop()
+            await self.catalogue.reconciler.stop()
 
     def live(self, name: str) -> list[Prediction]:
         """Return what runs."""

@@ -12,7 +12,7 @@ import yaml
 
 from geartrain.cli import serve
 from geartrain.server import ServeOptions
-from geartrain.transport.listeners import HEALTH
+from geartrain.transport.routing import HEALTH
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 OBJECTS: Final = {path.name: path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))}

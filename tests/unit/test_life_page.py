@@ -56,7 +56,7 @@ def test_names_are_there() -> None:
 
 
 def test_name_that_is_not_there_is_found() -> None:
-    page = "`transport/runs.py:RunExchange.gone`, `tasks.py`, `gone.py:f`, `Scheduler.submit`, `Scheduler.gone`"
+    page = "`transport/runs.py:RunExchange.gone`, `errors.py`, `gone.py:f`, `Scheduler.submit`, `Scheduler.gone`"
     assert missing(page) == ["transport/runs.py:RunExchange.gone", "gone.py:f", "Scheduler.gone"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.apis import infer_repeats
+from geartrain.apis import infer_json
 from geartrain.authoring import scope
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
@@ -16,8 +16,8 @@ from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import body_memory, shared_memory
 from geartrain.service import shared_memory as regions
-from geartrain.service.durable.history_writer import MAX_UNWRITTEN
-from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT
+from geartrain.service.durable.history import MAX_UNWRITTEN
+from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
 from geartrain.service.readers import DEFAULT_BACKLOG
 from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
 from geartrain.service.webhooks import Backlog
@@ -26,10 +26,10 @@ from geartrain.transport import access_log
 from geartrain.transport.access import tokens
 from geartrain.transport.cog import routes
 from geartrain.transport.cog.streams import MAX_READERS
-from geartrain.transport.grpc import request_heads, response_heads, streams
+from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
-from geartrain.transport.wire import head_cache, http2_heads
-from geartrain.transport.wire.http2_room import MAX_HELD
+from geartrain.transport.wire import heads, http2_connection
+from geartrain.transport.wire.http2_output import MAX_HELD
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.worker.values.outputs import MAX_TYPES
 
@@ -62,10 +62,10 @@ BOUNDS: dict[str, list[int | str]] = {
     "regions of shared memory": [regions.MAX_REGIONS],
     "unread answers of an HTTP/1.1": [],
     "unread answers of an HTTP/2": [f"{MAX_HELD // MIB} MiB"],
-    "heads of requests over HTTP/1.1": [head_cache.MAX_HEADS, head_cache.MAX_HEADS_WITHOUT_PATH],
-    "heads of requests of an HTTP/2": [headers.MAX_BLOCKS, http2_heads.MAX_HEADS],
-    "texts of infer requests": [infer_repeats.MAX_REMEMBERED],
-    "heads of infer requests": [request_heads.MAX_HEADS, response_heads.MAX_HEADS],
+    "heads of requests over HTTP/1.1": [heads.MAX_HEADS, heads.MAX_HEADS_WITHOUT_PATH],
+    "heads of requests of an HTTP/2": [headers.MAX_BLOCKS, http2_connection.MAX_HEADS],
+    "texts of infer requests": [infer_json.MAX_REMEMBERED],
+    "heads of infer requests": [request_heads.MAX_HEADS, request_heads.MAX_HEADS],
     "tokens": [tokens.MAX_REMEMBERED],
     "metrics": [own_metrics.MAX_SERIES],
     "types of outputs": [MAX_TYPES],
@@ -178,8 +178,8 @@ MEASURED = {
     "metrics": [
         "unit/authoring/test_metrics.py::test_series_are_bounded_with_one_warning",
         "unit/authoring/test_metrics.py::test_metrics_are_bounded_with_the_same_warning",
-        "unit/service/models/test_own_metrics.py::test_metrics_are_bounded",
-        "unit/service/models/test_own_metrics.py::test_too_many_series_are_warned_of_once",
+        "unit/service/test_own_metrics.py::test_metrics_are_bounded",
+        "unit/service/test_own_metrics.py::test_too_many_series_are_warned_of_once",
     ],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],
     "OpenAPI documents": ["unit/transport/cog/test_routes.py::test_pages_that_are_remembered_are_bounded"],

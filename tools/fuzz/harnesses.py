@@ -52,7 +52,8 @@ def _cut(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _head(data: bytes) -> None:
-    from geartrain.transport.wire.heads import END, WireError, read_head
+    from geartrain.transport.wire.heads import END, read_head
+    from geartrain.transport.wire.limits import WireError
 
     def read(given: bytes) -> object:
         try:
@@ -81,7 +82,8 @@ def _head_in_pieces(data: bytes, *, is_refused: bool) -> object:
 
     `is_refused`: whether the whole is. A fault in a line that comes in pieces may be found at the end of the line only.
     """
-    from geartrain.transport.wire.heads import HeadReader, WireError
+    from geartrain.transport.wire.heads import HeadReader
+    from geartrain.transport.wire.limits import WireError
 
     reader = HeadReader(_LIMIT)
     _, pieces = _cut(data)
@@ -126,8 +128,8 @@ HEAD: Final = Harness(
 
 
 def _chunks(data: bytes) -> None:
-    from geartrain.transport.wire.chunks import ChunkReader
-    from geartrain.transport.wire.heads import WireError
+    from geartrain.transport.wire.bodies import ChunkReader
+    from geartrain.transport.wire.limits import WireError
 
     def read(pieces: list[bytes]) -> object:
         reader = ChunkReader(_LIMIT)
@@ -282,8 +284,7 @@ DATA_URL: Final = Harness(
 
 
 def _http2_frames(data: bytes) -> None:
-    from geartrain.transport.http2.faults import ConnectionFaultError
-    from geartrain.transport.http2.frames import DATA, PADDING, UNKNOWN, FrameReader
+    from geartrain.transport.http2.frames import DATA, PADDING, UNKNOWN, ConnectionFaultError, FrameReader
 
     def read(pieces: list[bytes]) -> object:
         reader = FrameReader(_LIMIT, _LIMIT // 4)
@@ -334,7 +335,7 @@ HTTP2_FRAMES: Final = Harness(
 
 
 def _http2_heads(data: bytes) -> None:
-    from geartrain.transport.http2.faults import ConnectionFaultError
+    from geartrain.transport.http2.frames import ConnectionFaultError
     from geartrain.transport.http2.headers import HeadReader, HeadTooLargeError, MalformedError
     from geartrain.transport.http2.interface import RequestHead
 
@@ -442,7 +443,7 @@ _COMPRESSIONS: Final[Sequence[Callable[[bytes], bytes]]] = (
 def _archive(data: bytes) -> None:
     """The first byte tells the compression, and whether the rest is lines or the archive itself."""
     from geartrain.outbound.remote.archives import unpack
-    from geartrain.outbound.remote.errors import RemoteError
+    from geartrain.outbound.remote.source import RemoteError
 
     kind, rest = (data[0], data[1:]) if data else (0, b"")
     plain = rest if kind & 8 else _tar_of(rest)

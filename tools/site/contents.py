@@ -55,6 +55,7 @@ SECTIONS: Final = (
                 (
                     "playground",
                     "client",
+                    "data-sets",
                     "openai",
                     "openai-clients",
                     "anthropic",
@@ -102,7 +103,7 @@ SECTIONS: Final = (
         "explanation",
         "Explanation",
         "How it works, and why it is as it is.",
-        (Group("", ("architecture", "life-of-a-request", "comparison", "benchmarks")),),
+        (Group("", ("architecture", "life-of-a-request", "mechanisms", "comparison", "benchmarks")),),
     ),
     Section(
         "project",

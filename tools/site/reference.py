@@ -50,7 +50,7 @@ _METRICS: Final = (
     ("Metrics", ("Counter", "Gauge", "Histogram")),
 )
 _BACKENDS: Final = (("What a backend is", ("Backend", "BackendError", "TensorSpec")),)
-_ASGI: Final = (("The application", ("asgi",)), ("Its options", ("server.asgi.AsgiOptions",)))
+_ASGI: Final = (("The application", ("asgi",)), ("Its options", ("server.asgi_options.AsgiOptions",)))
 
 MODULES: Final = {
     "api-geartrain": ("What a model imports", "geartrain", _AUTHOR),

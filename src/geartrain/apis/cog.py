@@ -15,14 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis import json_limits
-from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.errors import MISSING, Code, FieldError, GeartrainError
+from geartrain.domain.predictions.ledger import Page, Row
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction, json_array, json_array_parts
-from geartrain.domain.predictions.webhook import WebhookEvent
-from geartrain.domain.rendering import LONGEST_ERROR, MAX_SHOWN_CHARACTERS, clip, json_fault
+from geartrain.domain.predictions.prediction import Prediction, WebhookEvent, json_array, json_array_parts
+from geartrain.domain.rendering import LONGEST_ERROR, MAX_SHOWN_CHARACTERS, clip, json_fault, timestamp
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.domain.timestamps import timestamp
+from geartrain.domain.versions import COG_VERSION
 
 _ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
 _NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
@@ -429,3 +428,45 @@ def _encode_progress(prediction: Prediction, echo: bytes, output: Buffer | None)
 def _output_so_far(prediction: Prediction) -> Buffer | None:
     output = prediction.output
     return json_array(prediction.chunks) if output is None and prediction.chunks else output
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One prediction of a list, without its output and logs, and without a long input; what is unset is left out."""
+
+    id: str
+    status: Status
+    version: str
+    created_at: str
+    started_at: str = ""
+    completed_at: str = ""
+    error: str = ""
+    attempts: int = 1
+    cancel_requested: bool = False
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """`next` is the cursor that asks for the following page, null on the last one."""
+
+    results: list[_Entry]
+    next: str | None
+
+
+def encode_page(page: Page) -> bytes:
+    """Return a page of a list as JSON."""
+    return _encode(_Body([_entry(row) for row in page.rows], page.cursor or None))
+
+
+def _entry(row: Row) -> _Entry:
+    return _Entry(
+        id=row.ownership.key.id,
+        status=row.status,
+        version=row.version,
+        created_at=timestamp(row.created_at),
+        started_at="" if row.started_at is None else timestamp(row.started_at),
+        completed_at="" if row.completed_at is None else timestamp(row.completed_at),
+        error=row.error,
+        attempts=row.attempts,
+        cancel_requested=row.is_cancel_requested,
+        input=msgspec.Raw(row.echo) if row.echo else msgspec.UNSET,
+    )

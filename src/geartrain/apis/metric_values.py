@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Histogram, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.predictions.statistics import ModelStatistics
+from geartrain.domain.predictions.statistics import Histogram, Histograms, ModelStatistics
+from geartrain.domain.predictions.texts import TextCounts
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
@@ -57,6 +57,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
     restarts: int
     histograms: Histograms
     own: tuple[OwnReport, ...] = ()  # the author's
+    texts: TextCounts | None = None  # None for a model that was asked for none
 
 
 class DownloadMetrics(msgspec.Struct, frozen=True):

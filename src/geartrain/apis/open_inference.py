@@ -20,11 +20,11 @@ from geartrain.apis.infer_json import (
     InputParameters,
     OutputJson,
     OutputParameters,
+    Repeats,
     RequestJson,
     is_given,
 )
 from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
-from geartrain.apis.infer_repeats import Repeats
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter, Parameters, SchedulePolicy
 from geartrain.domain.rendering import MAX_SHOWN_CHARACTERS, clip
@@ -65,26 +65,28 @@ class Place(NamedTuple):
     size: int
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """In which form a client wants its outputs: all of them, and those that it has said something of."""
+class OutputForms(msgspec.Struct, frozen=True):
+    """Forms in which a client wants its outputs: of all, and of single ones by name."""
 
     binary: bool = False
-    forms: dict[str, bool] = {}  # true if it is binary, by name
+    binary_of: dict[str, bool] = {}  # true if it is binary, by name
     places: dict[str, Place] = {}
 
     def is_binary(self, name: str) -> bool:
         """True if an output shall come as bytes after the JSON."""
-        return self.forms.get(name, self.binary)
+        return self.binary_of.get(name, self.binary)
 
 
-PLAIN: Final = Reply()
+ALL_JSON: Final = OutputForms()
 """All outputs, in JSON."""
 
 
 # input
 
 
-def read_request(body: Buffer, json_size: int | None, view: TensorView, *, fetch: Fetch) -> tuple[InferRequest, Reply]:
+def read_request(
+    body: Buffer, json_size: int | None, view: TensorView, *, fetch: Fetch
+) -> tuple[InferRequest, OutputForms]:
     """Decode a request's body.
 
     `json_size` is what `Inference-Header-Content-Length` says: None without one, 0 for the bytes of the only input.
@@ -92,7 +94,7 @@ def read_request(body: Buffer, json_size: int | None, view: TensorView, *, fetch
     `fetch` raises.
     """
     if json_size == 0:
-        return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
+        return InferRequest((_raw_input(body, view.inputs),)), OutputForms(binary=True)
     if json_size is None and len(body) < tensor_json.LARGE:
         return _read_small(body if type(body) is bytes else bytes(body), fetch=fetch)
     head, tail = split_body(body, json_size)
@@ -113,21 +115,21 @@ class _Rest(msgspec.Struct, frozen=True):
     parameters: Parameters
     outputs: tuple[str, ...] | None
     schedule: SchedulePolicy
-    reply: Reply
+    forms: OutputForms
 
 
 _repeats: Final = Repeats[_Rest]()  # of all models: what a text says hangs on nothing else
 
 
-def _read_small(text: bytes, *, fetch: Fetch) -> tuple[InferRequest, Reply]:
+def _read_small(text: bytes, *, fetch: Fetch) -> tuple[InferRequest, OutputForms]:
     recalled = _repeats.recall(text)
     if recalled is not None:
         tensor, rest = recalled
-        return InferRequest((tensor,), "", rest.parameters, rest.outputs, rest.schedule), rest.reply
+        return InferRequest((tensor,), "", rest.parameters, rest.outputs, rest.schedule), rest.forms
     json = infer_json.decode(text)
-    request, reply = assemble(json, [one.data for one in json.inputs], _NOTHING, fetch=fetch)
-    _repeats.remember(text, json, _Rest(request.parameters, request.outputs, request.schedule, reply))
-    return request, reply
+    request, forms = assemble(json, [one.data for one in json.inputs], _NOTHING, fetch=fetch)
+    _repeats.remember(text, json, _Rest(request.parameters, request.outputs, request.schedule, forms))
+    return request, forms
 
 
 def split_body(body: Buffer, json_size: int | None) -> tuple[Buffer, memoryview]:
@@ -201,7 +203,7 @@ _NO_TAIL: Final = _Tail(_NOTHING)
 
 def assemble(
     request: RequestJson, data: Sequence[Any], tail: memoryview, *, fetch: Fetch
-) -> tuple[InferRequest, Reply]:
+) -> tuple[InferRequest, OutputForms]:
     """Make a request of what its JSON says, of the `data` of each input, and of the bytes behind the JSON.
 
     The `data` is as it was parsed, or what `read_contents` has made of it. Raises as `read_request` does.
@@ -213,11 +215,11 @@ def assemble(
     taken = take_parameters(given) if given else NO_PARAMETERS
     if request.outputs:
         names = tuple([one.name for one in request.outputs])
-        reply = _reply(request.outputs, binary=taken.binary)
+        forms = _forms_of(request.outputs, binary=taken.binary)
     else:
         names = None
-        reply = Reply(binary=True) if taken.binary else PLAIN
-    return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), reply
+        forms = OutputForms(binary=True) if taken.binary else ALL_JSON
+    return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), forms
 
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
@@ -261,8 +263,8 @@ def _place(what: str, wanted: InputParameters | OutputParameters) -> Place:
     return Place(str(wanted.shared_memory_region), wanted.shared_memory_offset or 0, size)
 
 
-def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
-    forms: dict[str, bool] = {}
+def _forms_of(outputs: list[OutputJson], *, binary: bool) -> OutputForms:
+    binary_of: dict[str, bool] = {}
     places: dict[str, Place] = {}
     for one in outputs:
         wanted = one.parameters
@@ -272,16 +274,16 @@ def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
             msg = f"classification is not supported: leave it out of the parameters of output '{clip(one.name)}'"
             raise tensor_error(msg)
         if isinstance(wanted.binary_data, bool):
-            forms.setdefault(one.name, wanted.binary_data)
+            binary_of.setdefault(one.name, wanted.binary_data)
         if is_given(wanted.shared_memory_region):
             if wanted.binary_data is True:
                 name = clip(one.name)
                 raise tensor_error(f"Output can't set both 'shared_memory_region' and 'binary_data': '{name}'")
             places.setdefault(one.name, _place(f"output '{clip(one.name)}'", wanted))
-    return Reply(binary, forms, places)
+    return OutputForms(binary, binary_of, places)
 
 
-def check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -> None:
+def check_forms(view: TensorView, names: tuple[str, ...] | None, forms: OutputForms) -> None:
     """Raise `INVALID_TENSOR` for an output that cannot take the form that was asked for.
 
     To be called before the run, and after the inputs have been bound: their mistakes come first.
@@ -291,7 +293,7 @@ def check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -
             continue
         name = spec.name
         is_wanted = names is None or name in names
-        has_form = reply.is_binary(name) or name in reply.places
+        has_form = forms.is_binary(name) or name in forms.places
         if is_wanted and not has_form:
             raise tensor_json.binary_only("output", spec.name, spec.datatype)
 
@@ -354,13 +356,13 @@ _JOINED: Final = 65_536  # bytes up to which it is cheaper to copy a tensor's te
 
 
 def encode_response(
-    response: InferResponse, reply: Reply, *, store: Store, texts: Mapping[str, Buffer] = NO_TEXTS
+    response: InferResponse, forms: OutputForms, *, store: Store, texts: Mapping[str, Buffer] = NO_TEXTS
 ) -> Answer:
     """Return the body of an answer; raise `INVALID_TENSOR` if an output cannot take the form that was asked for.
 
     `store` writes shared memory; `texts` are contents of outputs that have been written as JSON already.
     """
-    if not texts and reply is PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
+    if not texts and forms is ALL_JSON and len(response.outputs) == 1 and not response.id and not response.parameters:
         (tensor,) = response.outputs
         only = _text(tensor)
         if len(only) <= _JOINED:  # nearly all answers in JSON
@@ -372,11 +374,11 @@ def encode_response(
     tail: list[Buffer] = []
     for tensor in response.outputs:
         name, datatype, shape, contents = tensor.name, tensor.datatype, tensor.shape, tensor.data
-        place = reply.places.get(name)
+        place = forms.places.get(name)
         if place is not None:
             put(tensor, place, store)
             outputs.append(_OutputBody(name, datatype, shape))
-        elif reply.is_binary(name):
+        elif forms.is_binary(name):
             outputs.append(_OutputBody(name, datatype, shape, {"binary_data_size": len(contents)}))
             if len(contents):
                 tail.append(contents)
@@ -400,7 +402,7 @@ def encode_response(
 
 
 def encode_packed(model: tuple[str, str], packed: Buffer) -> tuple[Buffer, ...] | None:
-    """Return the body of an answer that is `PLAIN`, and has nothing but the only tensor of a packed piece.
+    """Return the body of an answer that is `ALL_JSON`, and has nothing but the only tensor of a packed piece.
 
     `model`: name and version. Returns None for what `encode_response` has to write, or to refuse.
     """

@@ -1,4 +1,4 @@
-"""Names that a model's author imports, one noun per module; `geartrain` itself re-exports them.
+"""Names that a model's author imports; `geartrain` itself re-exports them.
 
 Stands on cheap modules of the standard library alone, so that `import geartrain` costs next to nothing.
 """
@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from geartrain.authoring import metrics
 from geartrain.authoring.batches import ItemError
-from geartrain.authoring.cancel import CancelationException, CancellationException
 from geartrain.authoring.decorators import Opaque, batched, concurrent, streaming
-from geartrain.authoring.files import File, Path
 from geartrain.authoring.inputs import Input
-from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
-from geartrain.authoring.model import BaseModel
-from geartrain.authoring.runner import BasePredictor, BaseRunner
+from geartrain.authoring.runner import BasePredictor, BaseRunner, CancelationException, CancellationException
 from geartrain.authoring.scope import Scope, batch_item, current_scope
-from geartrain.authoring.secret import Secret
+from geartrain.authoring.values import AsyncConcatenateIterator, BaseModel, ConcatenateIterator, File, Path, Secret
 
 __version__ = "0.1.0"  # here, where every package may import it from
 

@@ -8,6 +8,17 @@ from typing import Any
 from geartrain.authoring.scope import Scope, current_scope
 
 
+class CancelationException(BaseException):
+    """Raised inside a synchronous `run()` whose prediction was canceled. Clean up briefly, then re-raise it.
+
+    Like `KeyboardInterrupt` it is no `Exception`, so that `except Exception` does not swallow it. An asynchronous
+    `run()` gets `asyncio.CancelledError` instead.
+    """
+
+
+CancellationException = CancelationException
+
+
 class BaseRunner:
     """A model: `setup()` once, then `run()` for every prediction.
 

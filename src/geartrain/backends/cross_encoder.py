@@ -6,8 +6,7 @@ import os
 from typing import Final
 
 from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import whole_number, wrong
 from geartrain.backends.text import RankBackend
 from geartrain.backends.torch_device import choose_device, set_threads

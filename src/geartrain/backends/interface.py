@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared
 from geartrain.domain.tensors.tensor import VARIABLE, TensorSpec
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from typing import Any
 
 from geartrain.backends.interface import BackendError
@@ -21,3 +22,8 @@ def require(module: str, *, extra: str) -> Any:
         return importlib.import_module(module)
     except Exception as error:
         raise BackendError(f"{module} is installed, and cannot be imported: {error}") from error
+
+
+def note(sentence: str) -> None:
+    """Write one line to the log."""
+    sys.stderr.write(f"{sentence}\n")

@@ -17,8 +17,7 @@ import numpy as np
 
 from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import whole_number
 from geartrain.backends.sampling import Token
 from geartrain.backends.text import Piece, PromptError, Sampling, TextBackend

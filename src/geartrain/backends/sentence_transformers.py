@@ -6,11 +6,10 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from geartrain.backends.arrays import decoded
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import flag, text, whole_number, wrong
-from geartrain.backends.texts import decoded
 from geartrain.backends.torch_device import choose_device, set_threads
 from geartrain.domain.tensors.tensor import VARIABLE
 

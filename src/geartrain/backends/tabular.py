@@ -18,7 +18,7 @@ from geartrain.backends import declared, options
 from geartrain.backends.arrays import datatype_of, numpy_type
 from geartrain.backends.foreign import what_is
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note
 from geartrain.domain.tensors.tensor import DATATYPES, VARIABLE
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from geartrain.backends.arrays import datatype_of
 from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import text, whole_number
 from geartrain.domain.tensors.tensor import VARIABLE
 

@@ -1,7 +1,7 @@
 """The interfaces of backends for models of language: those that go on with a text, rank texts, or write down speech.
 
-A backend schedules the texts that it makes at the same time by itself. `geartrain.worker.loading.text_runner` makes a
-model of it, with one run for each text.
+A backend schedules the texts that it makes at the same time by itself. `geartrain.worker.loading.backend_runner` makes
+a model of it, with one run for each text.
 """
 
 from __future__ import annotations

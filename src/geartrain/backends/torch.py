@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from geartrain.backends.interface import Backend, TensorSpec
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.torch_archive import kind_of
 from geartrain.backends.torch_device import choose_device, set_threads, to_numpy, to_torch
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from geartrain.backends.dimensions import Dimension, are_rows
+from geartrain.backends.arrays import Dimension, are_rows
 from geartrain.backends.interface import BackendError, TensorSpec
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note
 from geartrain.backends.options import Options
 from geartrain.backends.torch_device import datatype_of
 from geartrain.domain.tensors.tensor import VARIABLE

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geartrain.backends import declared
-from geartrain.backends.dimensions import are_rows
+from geartrain.backends.arrays import are_rows
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.options import Options
 from geartrain.backends.torch_archive import was_traced
 from geartrain.backends.torch_device import datatype_of
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared, DeclaredTensor
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE
 
 _PLACE: Final = re.compile(r".+__(\d+)")  # Triton's names, such as INPUT__0

@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import text, whole_number
 from geartrain.backends.sampling import Sampler, Token
 from geartrain.backends.text import Piece, PromptError, Sampling, TextBackend

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note, require
 from geartrain.backends.options import text
 from geartrain.backends.recordings import Recording
 from geartrain.backends.text import Dictation, Heard, PromptError, SpeechBackend
@@ -33,7 +32,7 @@ class Timed(NamedTuple):
 class WhisperBackend(SpeechBackend):
     """A folder written by `save_pretrained()` of a Whisper and of its processor.
 
-    A recording is read in windows of 30 seconds. The next window begins at the end of the last whole segment. Nothing
+    A recording is read in windows of 30 seconds. Each begins at the end of the last whole segment. Nothing
     is downloaded, and no code in the folder is run.
     """
 

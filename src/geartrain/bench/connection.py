@@ -7,7 +7,9 @@ any case. A client library such as httpx takes several times as long for a reque
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+import time
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ import httptools
 from geartrain.authoring import __version__
 
 _FINAL: Final = 200  # the first status that is not followed by another answer
+_LONGEST_TOKEN: Final = 64  # bytes of what a pattern of tokens matches
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -30,21 +33,27 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `due` is for its user: the time of the request, by `time.perf_counter()`."""
+    """One connection. `due` is for its user: the time of the request, by `time.perf_counter()`.
+
+    With a pattern in `token`, `first` is the time of the first piece of the answer that has it; 0 before that.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.due = 0.0
+        self.due = self.first = 0.0
+        self.token: re.Pattern[bytes] | None = None
         self.is_busy = False
         self.is_open = False
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._content: list[bytes] = []
+        self._tail = b""  # of the piece before, where a token may begin
 
     def send(self, request: bytes) -> None:
         """Send a whole request, with its head."""
         self.is_busy = True
+        self.first, self._tail = 0.0, b""
         assert self._transport is not None  # noqa: S101 - it was connected
         self._transport.write(request)
 
@@ -90,6 +99,11 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
         self._content.append(body)
+        if self.token is not None and not self.first:
+            seen = self._tail + body
+            if self.token.search(seen):
+                self.first = time.perf_counter()
+            self._tail = seen[-_LONGEST_TOKEN:]
 
     def on_message_complete(self) -> None:
         """Pass the answer on."""

@@ -53,6 +53,7 @@ class Load:
         self._pool = pool
         self._requests: Iterator[bytes] = cycle(work.requests)
         self._judge = work.judge
+        self._stream = work.stream
         self._limits = limits
         self._waiting: deque[float] = deque()  # when requests were due for which there is no connection
         self._ended = asyncio.Event()
@@ -102,6 +103,11 @@ class Load:
         fault = self._judge(status, content)
         if fault is None:
             self._meter.add(now - connection.due, now)
+            if self._stream is not None:
+                count, is_counted = self._stream.tokens(content)
+                self._meter.streams.add(
+                    count, is_counted=is_counted, due=connection.due, first=connection.first, ended=now
+                )
         else:
             self._meter.fail(fault, now)
         self._pool.give(connection)
@@ -148,6 +154,7 @@ class Load:
                 self._pool.open_another(self)
                 return
             connection.due = self._waiting.popleft()
+            connection.token = None if self._stream is None else self._stream.token
             connection.send(next(self._requests))
             self._count_sent()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geartrain.bench.latencies import Latencies
+from geartrain.bench.streams import StreamMeter
 from geartrain.bench.work import Fault
 
 
@@ -11,6 +12,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.latencies = Latencies()
+        self.streams = StreamMeter()
         self.faults: dict[str, tuple[int, str]] = {}  # number of faults of a kind, and the first one
         self.sent = self.ended = self.unsent = 0
         self._began = self._last = 0.0

@@ -91,6 +91,7 @@ def _drawn(levels: list[LevelResult], kind: str) -> Iterator[tuple[Chart, Callab
     percentiles = tuple(
         Series(name, tuple(getattr(level.latency, name) for level in levels)) for name in ("p50", "p90", "p99", "max")
     )
+    yield from _drawn_streams(levels, kind)
     first, last = levels[0], levels[-1]
     told = (
         f"The median is {duration(first.latency.p50)} with {first.value:g} {below} and {duration(last.latency.p50)} "
@@ -108,6 +109,32 @@ def _drawn(levels: list[LevelResult], kind: str) -> Iterator[tuple[Chart, Callab
         rows = Series("rows", tuple(level.server.batch.mean if level.server.batch else None for level in levels))
         told = "How many rows a call of the model had on average."
         yield Chart(f"{kind}-rows", "Rows a call", told, below, names, (rows,), _number), line_chart
+
+
+def _drawn_streams(levels: list[LevelResult], kind: str) -> Iterator[tuple[Chart, Callable[[Chart], str]]]:
+    """Give the charts of streams, if all levels have them."""
+    streams = [level.streams for level in levels if level.streams is not None]
+    if len(streams) < len(levels):
+        return
+    names = tuple(f"{level.value:g}" for level in levels)
+    below = _BELOW[kind]
+    firsts = tuple(
+        Series(name, tuple(getattr(each.first, name) for each in streams)) for name in ("p50", "p90", "p99", "max")
+    )
+    told = (
+        f"The median is {duration(streams[0].first.p50)} with {levels[0].value:g} {below} and "
+        f"{duration(streams[-1].first.p50)} with {levels[-1].value:g}."
+    )
+    yield Chart(f"{kind}-first", "Time to the first token", told, below, names, firsts, _duration), line_chart
+    each_token = tuple(
+        Series(name, tuple(getattr(each.per_token, name) for each in streams)) for name in ("p50", "p90", "p99")
+    )
+    told = "The time from token to token of a stream, after its first one."
+    yield Chart(f"{kind}-per-token", "Time per token", told, below, names, each_token, _duration), line_chart
+    unit = "tokens" if all(each.are_counted for each in streams) else "pieces, which stand for tokens"
+    told = f"At most {max(each.token_rate for each in streams):.4g} {unit} a second, of all streams together."
+    rates = (Series("tokens", tuple(each.token_rate for each in streams)),)
+    yield Chart(f"{kind}-tokens", "Tokens a second", told, below, names, rates, _number), line_chart
 
 
 def _parts(level: LevelResult) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ import msgspec
 from geartrain.bench.load import Level
 from geartrain.bench.meter import Meter
 from geartrain.bench.server_figures import ServerFigures
+from geartrain.bench.streams import StreamFigures
 
 FULL_CLIENT: Final = 0.85
 """The part of one processor from which on the client itself bounds what it measures."""
@@ -47,6 +48,7 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
         unsent: requests that were due and found no connection before the end.
         client_cpu: how much of one processor the client itself has used, from 0 to 1.
         is_partial: it was interrupted.
+        streams: figures of answers that were streams with tokens.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu: float
     server: ServerFigures
     is_partial: bool = False
+    streams: StreamFigures | None = None
 
     @property
     def failed(self) -> int:
@@ -121,6 +124,7 @@ def result_of(
         client_cpu=cpu_seconds / seconds if seconds else 0.0,
         server=server,
         is_partial=is_partial,
+        streams=meter.streams.figures(seconds, _CURVE),
     )
 
 
@@ -133,6 +137,8 @@ _COLUMNS: Final = (
     *("concurrency", "rate_asked", "seconds", "requests", "succeeded", "failed", "unsent", "rate"),
     *("mean_s", "p50_s", "p90_s", "p99_s", "max_s"),
     *("queue_mean_s", "queue_p99_s", "run_mean_s", "run_p99_s", "batch_mean", "client_cpu"),
+    *("first_token_mean_s", "first_token_p50_s", "first_token_p90_s", "first_token_p99_s", "first_token_max_s"),
+    *("per_token_mean_s", "per_token_p50_s", "per_token_p99_s", "tokens", "tokens_rate"),
 )
 
 
@@ -156,3 +162,15 @@ def _row(level: LevelResult) -> Iterable[Any]:
         yield from ("", "") if each is None else (f"{each.mean:.6f}", f"{each.p99:.6f}")
     yield "" if server.batch is None else f"{server.batch.mean:.3f}"
     yield f"{level.client_cpu:.3f}"
+    yield from _stream_columns(level.streams)
+
+
+def _stream_columns(streams: StreamFigures | None) -> Iterable[Any]:
+    if streams is None:
+        yield from ("",) * 10
+        return
+    first, each = streams.first, streams.per_token
+    for seconds in (first.mean, first.p50, first.p90, first.p99, first.max, each.mean, each.p50, each.p99):
+        yield f"{seconds:.6f}"
+    yield streams.tokens
+    yield f"{streams.token_rate:.3f}"

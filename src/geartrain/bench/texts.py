@@ -10,6 +10,7 @@ from geartrain.bench.results import LevelResult
 COLUMNS: Final = (
     *("requests", "failed", "a second", "mean", "p50", "p90", "p99", "max"),
     *("queue, mean", "run, mean", "rows a call", "client"),
+    *("first token p50", "first token p99", "per token p50", "tokens/s"),
 )
 """What `cells` gives for each level."""
 
@@ -49,3 +50,10 @@ def cells(level: LevelResult) -> Iterator[str]:
         yield UNKNOWN if each is None else duration(each.mean)
     yield UNKNOWN if server.batch is None else f"{server.batch.mean:.1f}"
     yield f"{level.client_cpu:.0%}"
+    streams = level.streams
+    if streams is None:
+        yield from (UNKNOWN,) * 4
+        return
+    yield from (duration(streams.first.p50), duration(streams.first.p99))
+    yield duration(streams.per_token.p50) if streams.per_token.max else UNKNOWN
+    yield rate(streams.token_rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -14,9 +15,9 @@ from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import ARRAY_NAMES, Tensor
 
-ProtocolName = Literal["cog", "v2", "v2-binary"]
+ProtocolName = Literal["cog", "v2", "v2-binary", "sse", "generate", "openai"]
 
-_JSON: Final = {"Content-Type": "application/json"}
+JSON: Final = {"Content-Type": "application/json"}
 _BINARY: Final = "application/octet-stream"
 _LENGTH: Final = "Inference-Header-Content-Length"
 _OK: Final = 200
@@ -36,11 +37,26 @@ class Fault(NamedTuple):
     example: str
 
 
+class StreamForm(NamedTuple):
+    """The form of answers that are streams.
+
+    `token` is found in each event with a token. `tokens` returns the number of tokens of a whole answer, and whether
+    the model has counted them.
+    """
+
+    token: re.Pattern[bytes]
+    tokens: Callable[[bytes], tuple[int, bool]]
+
+
 class Work(NamedTuple):
-    """Whole `requests`, to be sent in turn, and what judges their answers by status and content; None is good."""
+    """Whole `requests`, to be sent in turn, and what judges their answers by status and content; None is good.
+
+    `stream` is the form of answers that are streams.
+    """
 
     requests: tuple[bytes, ...]
     judge: Callable[[int, bytes], Fault | None]
+    stream: StreamForm | None = None
 
 
 class ModelPath(NamedTuple):
@@ -60,7 +76,7 @@ def make_work(
     for document in inputs:
         if protocol == "cog":
             path = "/predictions" if model.is_only else f"/models/{name}/predictions"
-            content, headers = _encode({"input": document}), _JSON
+            content, headers = encode({"input": document}), JSON
         else:
             path = f"/v2/models/{name}/infer"
             content, headers = _infer_body(tensors_of(signature, document), is_binary=protocol == "v2-binary")
@@ -94,19 +110,19 @@ def tensors_of(signature: Signature, document: dict[str, Any]) -> list[Tensor]:
 def judge_cog(status: int, content: bytes) -> Fault | None:
     """Judge an answer of Cog's API: a prediction that has succeeded is good."""
     if status != _OK:
-        return Fault(f"HTTP {status}", _message(content))
+        return Fault(f"HTTP {status}", message_of(content))
     try:
         prediction = _PREDICTION.decode(content)
     except msgspec.DecodeError:
-        return Fault("no prediction", _clip(content.decode(errors="replace")))
+        return Fault("no prediction", clip(content.decode(errors="replace")))
     if prediction.status == "succeeded":
         return None
-    return Fault(prediction.status, _clip(prediction.error or "no error is given"))
+    return Fault(prediction.status, clip(prediction.error or "no error is given"))
 
 
 def judge_inference(status: int, content: bytes) -> Fault | None:
     """Judge an answer of the Open Inference Protocol."""
-    return None if status == _OK else Fault(f"HTTP {status}", _message(content))
+    return None if status == _OK else Fault(f"HTTP {status}", message_of(content))
 
 
 class _Prediction(msgspec.Struct):
@@ -117,25 +133,29 @@ class _Prediction(msgspec.Struct):
 _PREDICTION: Final = msgspec.json.Decoder(_Prediction)
 
 
-def _message(content: bytes) -> str:
+def message_of(content: bytes) -> str:
     """Return the sentence of a refusal."""
     try:
         body = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:
-        return _clip(content.decode(errors="replace"))
+        return clip(content.decode(errors="replace"))
+    if isinstance(body.get("error"), dict):  # of OpenAI's API
+        return clip(str(body["error"].get("message")))
     detail = body.get("detail")
     if isinstance(detail, list) and detail and isinstance(detail[0], dict):
         first = detail[0]
-        return _clip(f"{'.'.join(map(str, first.get('loc', ())[1:]))}: {first.get('msg')}")
-    return _clip(str(body.get("error") or detail or "no error is given"))
+        return clip(f"{'.'.join(map(str, first.get('loc', ())[1:]))}: {first.get('msg')}")
+    return clip(str(body.get("error") or detail or "no error is given"))
 
 
-def _clip(text: str) -> str:
+def clip(text: str) -> str:
+    """Return a text as one line of an example."""
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
-def _encode(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
+    """Return an input as JSON. Raises `InputsError`."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError) as error:
@@ -161,7 +181,7 @@ def _array(name: str, datatype: str, value: Any) -> Tensor:
 def _infer_body(tensors: Sequence[Tensor], *, is_binary: bool) -> tuple[bytes, dict[str, str]]:
     """Return a body and the headers that say what it is. Raises `InputsError`."""
     if not is_binary:
-        return _encode({"inputs": [_as_json(tensor) for tensor in tensors]}), _JSON
+        return encode({"inputs": [_as_json(tensor) for tensor in tensors]}), JSON
     described = [
         {
             "name": tensor.name,
@@ -171,7 +191,7 @@ def _infer_body(tensors: Sequence[Tensor], *, is_binary: bool) -> tuple[bytes, d
         }
         for tensor in tensors
     ]
-    head = _encode({"inputs": described, "parameters": {"binary_data_output": True}})
+    head = encode({"inputs": described, "parameters": {"binary_data_output": True}})
     contents = b"".join(tensor.data for tensor in tensors)
     return head + contents, {"Content-Type": _BINARY, _LENGTH: str(len(head))}
 

@@ -12,16 +12,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.bridge.borrowing import NO_LENDER, Borrowing, Lender
-from geartrain.bridge.control import ControlChannel
-from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.healthchecks import HealthChecks, gone
-from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.raw_output import RawOutput
-from geartrain.bridge.slot_server import SlotServer
-from geartrain.bridge.spare import SPARE
+from geartrain.bridge.borrowing import Borrowing, Lender
+from geartrain.bridge.channels import ControlChannel
+from geartrain.bridge.payloads import WorkerFolder
+from geartrain.bridge.process import SPARE, WorkerProcess, describe_exit
+from geartrain.bridge.slots import SlotServer
+from geartrain.bridge.stdio import RawOutput
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions import calls
+from geartrain.domain.predictions.calls import HealthVerdict
 from geartrain.domain.state_machine import StateMachine
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
@@ -31,6 +30,7 @@ from geartrain.ipc.messages import (
     Debugging,
     DroppedLogs,
     Fatal,
+    Healthcheck,
     HealthcheckResult,
     Idle,
     Init,
@@ -45,6 +45,42 @@ from geartrain.ipc.messages import (
     TerminalWanted,
     WorkerLog,
 )
+
+
+class HealthChecks:
+    """Sends the question, and gives each asker its answer."""
+
+    def __init__(self, control: ControlChannel) -> None:
+        self._control = control
+        self._asked: dict[int, asyncio.Future[HealthVerdict]] = {}
+        self._last = 0
+
+    async def ask(self) -> HealthVerdict:
+        """Have the author's healthcheck run; wait for it as long as it takes."""
+        self._last += 1
+        check: asyncio.Future[HealthVerdict] = asyncio.get_running_loop().create_future()
+        self._asked[self._last] = check
+        self._control.send(Healthcheck(self._last))
+        return await check
+
+    def on_result(self, message: HealthcheckResult) -> None:
+        """Answer the waiting healthchecks."""
+        check = self._asked.pop(message.id, None)
+        if check is not None and not check.done():
+            check.set_result(HealthVerdict(healthy=message.status == "healthy", error=message.error))
+
+    def fail(self, reason: str) -> None:
+        """Answer everybody: the worker is gone."""
+        asked, self._asked = self._asked, {}
+        for check in asked.values():
+            if not check.done():
+                check.set_result(gone(reason))
+
+
+def gone(reason: str) -> HealthVerdict:
+    """Return the verdict on a worker that is gone."""
+    return HealthVerdict(healthy=False, error=f"Healthcheck error: {reason}")
+
 
 logger = logging.getLogger(__name__)
 
@@ -133,12 +169,12 @@ class _Setup:
 class ChildWorker:
     """A worker in a child process. The child is spawned at once, so that it starts while the parent imports."""
 
-    def __init__(self, launch: Launch, observer: calls.WorkerObserver, lender: Lender = NO_LENDER) -> None:
+    def __init__(self, launch: Launch, observer: calls.WorkerObserver, lender: Lender | None = None) -> None:
         """`lender` has the terminal for the debuggers of the worker."""
         self._life = StateMachine("the process of a worker", CHILD_STEPS, ChildState.SPAWNED)
         self._observer = observer
         folder = WorkerFolder()
-        terminal = lender.descriptor
+        terminal = None if lender is None else lender.descriptor
         self._process = _process_for(launch, () if terminal is None else (terminal,))
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
@@ -303,7 +339,7 @@ class ChildWorker:
         await self._slots.drain(_DRAIN_LIMIT)
         self._output.pipes.drain()
         self._control.drain()
-        reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
+        reason = self._reason = f"{calls.WORKER_CRASHED}{self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
         self.pids = ()
         self._setup.fail(reason)

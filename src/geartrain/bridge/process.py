@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 
 class WorkerProcess:
@@ -118,3 +119,34 @@ def describe_exit(returncode: int) -> str:
         name = f"signal {-returncode}"
     hint = " (out of memory, or killed from outside)" if -returncode == signal.SIGKILL else ""
     return f"killed by {name}{hint}"
+
+
+class Spare:
+    """At most one unused process."""
+
+    def __init__(self) -> None:
+        self._processes: list[WorkerProcess] = []
+        self._environment: dict[str, str] = {}  # that it was started with
+
+    def begin(self) -> None:
+        """Spawn one. To be called on the main thread."""
+        with suppress(OSError):  # the first model says what is wrong
+            self._environment = dict(os.environ)
+            self._processes.append(WorkerProcess(Path.cwd(), {}))
+
+    def take(self) -> tuple[WorkerProcess, ...]:
+        """Return the process, if it fits this environment; none otherwise."""
+        if self._environment != os.environ:
+            self.discard()
+        found = tuple(self._processes)
+        self._processes.clear()
+        return found
+
+    def discard(self) -> None:
+        """End the process, if it was not taken."""
+        while self._processes:
+            self._processes.pop().discard()
+
+
+SPARE: Final = Spare()
+"""That of this program."""

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
-from geartrain.bridge.cpu_quota import usable_cores
+from geartrain.bridge.resources import usable_cores
 from geartrain.domain.predictions.calls import ItemEnd, Succeeded
-from geartrain.ipc.contention import LATE, Contention
+from geartrain.ipc.waiting import LATE, Contention
 
 WakeupMode = Literal["adaptive", "blocking"]
 

@@ -2,28 +2,84 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 import resource
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
 from geartrain.bench.load import Level, Limits
 from geartrain.bench.sweep import Plan
 from geartrain.bench.work import ProtocolName
-from geartrain.cli import once, values
+from geartrain.cli import run, values
+from geartrain.cli.activity import Activity
 from geartrain.cli.bench_run import SIGNALS, Asked, Outputs, measure
-from geartrain.cli.bench_server import served
+from geartrain.cli.call import Certificates, Insecure, Key, verification
 from geartrain.cli.failure import INTERRUPTED, fail
 from geartrain.cli.options import parse_duration
-from geartrain.cli.request import read_request
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.values import read_request
+from geartrain.launch.server import Server, ServerError, serve_command
+from geartrain.project.served import find_served
+from geartrain.project.source import ProjectError
+
+_KEPT: Final = 1000  # lines of its log
+_OPTIONS: Final = {
+    "access_log": "off",
+    "queue": 4096,  # requests wait, as they do not by default in Cog's API
+    "shutdown_grace": 0,  # requests that still run have been given up
+}
+
+
+@contextmanager
+def served(target: str, extra: Sequence[str], *, is_url: bool) -> Iterator[str]:
+    """Have a server for a block: that at the URL, or one of its own with `extra` options. Ends the command if not."""
+    if is_url:
+        yield target
+        return
+    try:
+        name = getattr(find_served(target), "name", target)
+    except ProjectError as error:
+        fail(error.message)
+    # A group of its own: Ctrl-C ends the measurement first, and then the server.
+    server = Server([*serve_command(target, _OPTIONS), *extra], {}, kept_lines=_KEPT, process_group=0)
+    try:
+        activity = Activity(Console(stderr=True, highlight=False), f"Setting up {name}")
+        try:
+            server.wait_until_ready(math.inf)
+        except ServerError:
+            activity.end()
+            sys.stderr.write(_readable(server.log))
+            fail(f"{name} cannot be served")
+        finally:
+            activity.end()
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _readable(log: str) -> str:
+    """Return the messages of a log in JSON, and all else as it is."""
+    lines = []
+    for line in log.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            lines.append(line)
+            continue
+        if isinstance(record, dict):
+            texts = (record.get(name) for name in ("message", "text", "exception", "error"))
+            lines.append(": ".join(str(text).rstrip() for text in texts if text))
+    return "".join(f"{line}\n" for line in lines)
+
 
 app = CommandApp(add_completion=False)
 
@@ -72,6 +128,7 @@ def parse_rates(text: str | Levels) -> Levels:
     examples=(
         "geartrain bench http://127.0.0.1:5000 -i text=hello",
         "geartrain bench shout -i text=hello --concurrency 1,8,64",
+        "geartrain bench writer -i prompt=hello --protocol openai",
     ),
     daily=("--input", "--inputs", "--model", "--protocol", "--concurrency", "--rate", "--duration", "--html"),
 )
@@ -88,7 +145,7 @@ def bench(
     *,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=VALUE", help=once.INPUT_HELP, rich_help_panel=_INPUTS),
+        typer.Option("--input", "-i", metavar="NAME=VALUE", help=run.INPUT_HELP, rich_help_panel=_INPUTS),
     ] = None,
     json_input: Annotated[
         str | None,
@@ -115,7 +172,8 @@ def bench(
     protocol: Annotated[
         ProtocolName,
         typer.Option(
-            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes.",
+            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes. Streams, with times of "
+            "their tokens: sse is Cog's API, generate the generate extension, openai chat completions.",
             rich_help_panel=_MEASURE,
         ),
     ] = "cog",

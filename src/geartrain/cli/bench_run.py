@@ -23,13 +23,14 @@ from geartrain.bench.inputs import default_input, read_many
 from geartrain.bench.page import to_html
 from geartrain.bench.results import Report, to_csv, to_json
 from geartrain.bench.server_figures import ask
+from geartrain.bench.streams import STREAM_PROTOCOLS, make_stream_work
 from geartrain.bench.sweep import Plan, Sweep
 from geartrain.bench.work import InputsError, ModelPath, ProtocolName, Work, make_work
 from geartrain.cli import values
 from geartrain.cli.bench_view import BenchView, print_report
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, fail, silence_stdout
 from geartrain.cli.remote import offer
-from geartrain.cli.request import Request
+from geartrain.cli.values import Request
 from geartrain.client import Client, ClientError, NotFoundError
 from geartrain.client.schema import signature_of
 
@@ -167,7 +168,8 @@ def _prepare(url: str, asked: Asked) -> Prepared:
         inputs = [values.build_input(signature, request.texts)]
     else:
         inputs = [default_input(document)]
-    work = make_work(target, ModelPath(name, asked.model is None), inputs, protocol=asked.protocol, signature=signature)
+    make = make_stream_work if asked.protocol in STREAM_PROTOCOLS else make_work
+    work = make(target, ModelPath(name, asked.model is None), inputs, protocol=asked.protocol, signature=signature)
     return Prepared(target, name, work)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OFTEN: Final = 4  # times in a second that the bar is drawn: it takes time from the client
 _WIDE: Final = 200  # columns where there is no terminal: lines are not to be broken
 _LEFT_OUT: Final = frozenset({"mean", "client"})
-_UNKNOWN: Final = {"failed": "0", "queue, mean": UNKNOWN, "run, mean": UNKNOWN, "rows a call": UNKNOWN}
+_UNKNOWN: Final = {"failed": "0"} | dict.fromkeys(COLUMNS[8:], UNKNOWN)
 
 
 class BenchView:

@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli import once, values
+from geartrain.cli import run, values
 from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
-from geartrain.cli.request import read_request
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp, InputCommand
+from geartrain.cli.values import read_request
+
+_PANEL: Final = "A server that runs"
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        envvar="GEARTRAIN_KEY",
+        help="A key, as of `geartrain keys new`.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Certificates = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--cacert",
+        metavar="FILE",
+        help="The certificates to trust, in place of the system's.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Do not check the server's certificate; for tests alone.", rich_help_panel=_PANEL),
+]
+
+
+def verification(cacert: pathlib.Path | None, *, insecure: bool) -> bool | str:
+    """Return the trusted certificates, for `verify` of `geartrain.Client`; end the command if the file is missing."""
+    if cacert is not None and not cacert.is_file():
+        fail(f"there is no file {cacert}")
+    if insecure:
+        return False
+    return True if cacert is None else str(cacert)
+
 
 app = CommandApp(add_completion=False)
 
@@ -35,9 +70,9 @@ def call(
     *,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", autocompletion=complete_served_input, metavar="NAME=VALUE", help=once.INPUT_HELP),
+        typer.Option("--input", "-i", autocompletion=complete_served_input, metavar="NAME=VALUE", help=run.INPUT_HELP),
     ] = None,
-    json_input: once.JsonInput = None,
+    json_input: run.JsonInput = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="Write the output to this file, or into this folder."),

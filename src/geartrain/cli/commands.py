@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from geartrain.cli import options
-from geartrain.cli.help_text import HelpedGroup
-from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.typer_app import CommandApp, HelpedGroup
 
-_COMMANDS = (
-    "serve",
-    "dev",
-    "run",
-    "call",
-    "mcp",
-    "bench",
-    "train",
-    "schema",
-    "init",
-    "doctor",
-    "keys",
-    "predictions",
-    "build",
-    "deploy",
-)
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {  # module and name of each command's application
+    "serve": ("serve", "app"),
+    "dev": ("dev", "app"),
+    "run": ("run", "app"),
+    "call": ("call", "app"),
+    "chat": ("chat", "app"),
+    "mcp": ("mcp", "app"),
+    "batch": ("batch", "app"),
+    "bench": ("bench", "app"),
+    "train": ("run", "train_app"),
+    "schema": ("schema", "app"),
+    "init": ("init", "app"),
+    "doctor": ("doctor", "app"),
+    "keys": ("keys", "app"),
+    "predictions": ("predictions", "app"),
+    "build": ("deploy", "build_app"),
+    "deploy": ("deploy", "app"),
+}
 
 
 class _LateGroup(HelpedGroup):
-    """Subcommands by name: each is the `app` of the module of that name, imported when it is asked for."""
+    """Subcommands by name: each is an application of a module, imported when it is asked for."""
 
     examples = (
         "geartrain init shout && geartrain run shout",
@@ -50,7 +52,8 @@ class _LateGroup(HelpedGroup):
     def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | TyperGroup | None:  # type: ignore[override]  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(f"geartrain.cli.{cmd_name}").app)
+        module, app_name = _COMMANDS[cmd_name]
+        command = typer.main.get_command(getattr(importlib.import_module(f"geartrain.cli.{module}"), app_name))
         command.name = cmd_name
         return command if isinstance(command, TyperCommand | TyperGroup) else None
 

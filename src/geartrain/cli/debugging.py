@@ -98,12 +98,11 @@ class BareProfileCommand(TyperCommand):
 
 def options_of(aids: Aids, screen: Screen) -> DebugOptions:
     """Return the options of debugging; `screen` is the command's display at the terminal."""
-    from geartrain.bridge.borrowing import NO_LENDER
     from geartrain.server import DebugOptions
     from geartrain.server.lending import lender_of_terminal
 
     return DebugOptions(
-        lender=lender_of_terminal(_Shown(screen)) if logs.is_terminal(sys.stderr) else NO_LENDER,
+        lender=lender_of_terminal(_Shown(screen)) if logs.is_terminal(sys.stderr) else None,
         port=aids.debugpy,
         waits=aids.debugpy_wait,
         profiles=aids.profile,

@@ -1,21 +1,26 @@
-"""`geartrain deploy`: what Kubernetes, KServe or Seldon needs to run models, as YAML on stdout; and Ray."""
+"""`geartrain deploy` and `geartrain build`: what platforms need to run models, and images of containers."""
 
 from __future__ import annotations
 
 import json
+import pathlib
+import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 import typer
 
-from geartrain.cli.failure import fail
+from geartrain.cli.failure import FAILURE, fail, warn
 from geartrain.cli.typer_app import CommandApp
+from geartrain.platforms.image import build_command, find_builder, plan, write_context
 from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
 from geartrain.platforms.manifest import Noted, plain, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
-from geartrain.platforms.wanted import Wanted, read_wanted
+from geartrain.platforms.spec import DeploymentSpec, read_spec
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_here
 
@@ -84,8 +89,8 @@ def kubernetes(
 
     The models are in the image, at /models, or in a PersistentVolumeClaim.
     """
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kubernetes_objects(wanted, autoscaler, prometheus))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kubernetes_objects(spec, autoscaler, prometheus))
 
 
 @app.command(
@@ -113,8 +118,8 @@ def kserve(
 
     Without --storage-uri the models are in the image, at /models, and the InferenceService needs no runtime.
     """
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kserve_objects(wanted, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kserve_objects(spec, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
 
 
 @app.command(examples=("geartrain deploy seldon models --image models:1 | kubectl apply -f -",))
@@ -131,8 +136,8 @@ def seldon(
     server: Annotated[str, typer.Option(metavar="NAME", help="The name of the server.")] = DEFAULT_SERVER,
 ) -> None:
     """Write a Server of Seldon Core 2, and a Model for each model."""
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: seldon_objects(wanted, server))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: seldon_objects(spec, server))
 
 
 @app.command(
@@ -216,13 +221,12 @@ def ray(
 
     Needs `pip install 'geartrain[ray]'`, here and on every node.
     """
-    from geartrain.ray.config import Wanted as OnRay
-    from geartrain.ray.config import name_of, serve_config
+    from geartrain.ray.config import ApplicationSpec, name_of, serve_config
     from geartrain.ray.options import read_scale
 
     try:
         config = serve_config(
-            OnRay(
+            ApplicationSpec(
                 models=models,
                 name=name or name_of(models),
                 route_prefix=route_prefix,
@@ -268,11 +272,13 @@ def _read_option(text: str) -> tuple[str, object]:
         return name.strip(), value
 
 
-def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str) -> Wanted:
+def _read(
+    models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str
+) -> DeploymentSpec:
     """Return the deployment to write, or end the command; `scale`: replicas, the most of them, and the GPUs of each."""
     replicas, most, gpus = scale
     try:
-        return read_wanted(
+        return read_spec(
             find_here(models),
             name,
             image=image,
@@ -292,3 +298,75 @@ def _write(objects: Callable[[], list[Noted]]) -> None:
     except ProjectError as error:
         fail(error.message)
     print(write_yaml(found), end="")
+
+
+build_app = CommandApp(add_completion=False)
+
+_TAG: Final = re.compile(r"[\w.:-]+(/[\w.-]+)*(:[\w.-]{1,128})?", re.ASCII)
+
+
+@build_app.command(examples=("geartrain build shout -t registry.example.com/shout:1",))
+def build(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model or a folder of models.")] = ".",
+    *,
+    tag: Annotated[
+        str,
+        typer.Option(
+            "--tag", "-t", metavar="TAG", help="The name of the image, such as registry.example.com/digits:1."
+        ),
+    ] = "",
+    builder: Annotated[
+        Literal["docker", "podman", "buildah"] | None,
+        typer.Option(help="What builds it; by default the first of them that is there.", show_default=False),
+    ] = None,
+    build_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Passed on: BASE is the image to begin with, BUILD_PACKAGES what Debian has for compiling; may be "
+            "repeated.",
+        ),
+    ] = None,
+    pip_config: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A pip.conf for the build; it does not get into the image.",
+        ),
+    ] = None,
+    context: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Write what the image is built of into this new folder, and build nothing."
+        ),
+    ] = None,
+) -> None:
+    """Build an image of MODEL, with the geartrain that runs this command.
+
+    The section `build` of cog.yaml says what the image needs beside the model: python_version, system_packages,
+    python_requirements, python_packages, run and gpu.
+    """
+    try:
+        wanted = plan(find_here(model), model)
+        if wanted.passed_over:
+            warn(
+                f"passed over of cog.yaml: {', '.join(wanted.passed_over)}; write what has to be done below `build.run`"
+            )
+        if context is not None:
+            if context.exists() and any(context.iterdir()):
+                fail(f"--context: {context} is not empty")
+            write_context(wanted, context)
+            return
+        if not _TAG.fullmatch(tag):
+            fail("--tag is missing, or is no name of an image; write for example -t registry.example.com/digits:1")
+        chosen = find_builder(builder)
+        with tempfile.TemporaryDirectory(prefix="geartrain-build-") as temporary:
+            folder = pathlib.Path(temporary) / "context"
+            write_context(wanted, folder)
+            command = build_command(chosen, folder, tag, build_args=build_arg or [], pip_config=pip_config)
+            code = subprocess.run(command, check=False).returncode  # noqa: S603 - the operator's own program
+    except ProjectError as error:
+        fail(error.message)
+    raise typer.Exit(FAILURE if code else 0)

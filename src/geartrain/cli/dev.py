@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+import threading
+from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli import debugging, fetching, grpc, models, options, serving, wire
-from geartrain.cli.access_lines import written_as
-from geartrain.cli.browser import open_page
+from geartrain.cli import debugging, logs, options, serving
 from geartrain.cli.console import reachable
+from geartrain.cli.serving import written_as
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
-from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.listeners import is_loopback
+from geartrain.transport.access_log import AccessLogOptions
+from geartrain.transport.grpc.options import GrpcOptions
+from geartrain.transport.routing import is_loopback
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
@@ -24,9 +27,9 @@ app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
     daily=("--host", "--port", "--no-open", "--debugpy", "--profile", "--log-level"),
 )
 def dev(
-    model: models.Target = None,
+    model: options.Target = None,
     *,
-    host: wire.Host = wire.DEFAULT_HOST,
+    host: options.Host = options.DEFAULT_HOST,
     port: Annotated[
         int,
         typer.Option(
@@ -45,8 +48,8 @@ def dev(
     log_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
     ] = None,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Serve MODEL while you write it.
 
@@ -69,10 +72,10 @@ def dev(
         source=found.source,
         host=host,
         port=port,
-        restarts=serving.restarts("on-crash", 5),
+        restarts=serving.restarts(),
         allow_private_urls=is_loopback(host),  # clients are on this machine
         mirror_prints="on",
-        grpc=grpc.no_port(),
+        grpc=GrpcOptions(port=None),  # it takes gRPC on the port of HTTP
         access_log=written_as(AccessLogOptions(), form),
         load=found.to_load,
         reload=True,
@@ -80,3 +83,22 @@ def dev(
         cache=CacheOptions(cache_dir, verify_cache),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode="predict", no_pickle=no_pickle))
+
+
+_DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
+
+
+def open_page(url: str) -> None:
+    """Open a URL if there is a person at a terminal, and a display; returns at once."""
+    if logs.is_terminal(sys.stderr) and _has_display() and url.startswith(("http://", "https://")):
+        threading.Thread(target=_open, args=(url,), name="geartrain-browser", daemon=True).start()
+
+
+def _has_display() -> bool:
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in _DISPLAYS)
+
+
+def _open(url: str) -> None:
+    import webbrowser  # it looks for browsers when it is imported
+
+    webbrowser.open(url)

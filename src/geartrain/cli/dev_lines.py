@@ -1,13 +1,15 @@
-"""The log for a person: prints with their prediction, tracebacks with code, one line per request."""
+"""Log for a person: prints with their prediction, tracebacks with code, one line per request."""
 
 from __future__ import annotations
 
 import io
+import linecache
 import logging
 import os
 import re
 import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,14 +17,72 @@ from urllib.parse import quote
 
 from rich.console import Console, RenderableType
 from rich.text import Text
+from rich.traceback import Frame, Stack, Trace, Traceback
 
-from geartrain.cli import background_logs, logs, tracebacks
+from geartrain.cli import background_logs, logs
 from geartrain.cli.background_logs import Lines
 from geartrain.cli.logs import printable
 from geartrain.service.scheduling.failures import ENDED
-from geartrain.transport import access_lines
-from geartrain.transport.access_lines import RequestWriter, fields_of
+from geartrain.transport.access_log import RequestWriter, fields_of
+from geartrain.transport.access_log import line_of as access_line_of
 from geartrain.transport.records import RequestRecord
+
+_HEADING: Final = "Traceback (most recent call last):\n"
+_FRAME: Final = re.compile(r'  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)')
+_LAST: Final = re.compile(r"(?P<type>[\w.]+)(?:: (?P<text>.*))?", re.DOTALL)
+_BETWEEN: Final = re.compile(
+    r"\n(?P<cause>The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+)
+_EXTRA_LINES: Final = 2  # before and after the author's line
+_MOST: Final = 20  # frames of an exception
+
+
+def pretty(text: str, *, width: int) -> RenderableType:
+    """Return a traceback, as Python prints it, to be shown by rich; as it is if it has another form."""
+    stacks = _read(text)
+    if not stacks:
+        return Text(text)
+    linecache.checkcache()  # the author may have changed the file since the last one
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return Traceback(
+        Trace(stacks),
+        width=width,
+        code_width=None,
+        extra_lines=_EXTRA_LINES,
+        suppress=[*libraries, sys.prefix],
+        max_frames=_MOST,
+        word_wrap=True,
+    )
+
+
+def _read(text: str) -> list[Stack]:
+    """Return the exceptions, the last one first; none if the text has another form."""
+    parts = _BETWEEN.split(text.rstrip("\n"))
+    stacks: list[Stack] = []
+    for part, follows in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        stack = _read_one(part)
+        if stack is None:
+            return []
+        stack.is_cause = "direct cause" in follows
+        stacks.insert(0, stack)
+    return stacks
+
+
+def _read_one(text: str) -> Stack | None:
+    if not text.startswith(_HEADING):
+        return None
+    lines = text.removeprefix(_HEADING).split("\n")
+    frames = []
+    while lines and lines[0].startswith("  "):
+        match = _FRAME.fullmatch(lines.pop(0))
+        if match is not None:
+            frames.append(Frame(match["file"], int(match["line"]), match["name"]))
+    last = _LAST.fullmatch("\n".join(lines))
+    if last is None or not frames:
+        return None
+    return Stack(last["type"], last["text"] or "", frames=frames)
+
 
 _OWN: Final = "geartrain."
 _PRINTED: Final = "geartrain.model"
@@ -67,7 +127,7 @@ class DevFormatter(logs.ConsoleFormatter):
         if not traceback:
             return line
         clean = _harmless(str(traceback))
-        return f"{line}\n{self._paper.print(tracebacks.pretty(clean, width=self._paper.width))}"
+        return f"{line}\n{self._paper.print(pretty(clean, width=self._paper.width))}"
 
 
 class PersonWriter(RequestWriter[Sequence[RequestRecord]]):
@@ -85,7 +145,7 @@ class PersonWriter(RequestWriter[Sequence[RequestRecord]]):
         background_logs.write([self._line(request) for requests in prepared for request in requests])
 
     def _line(self, request: RequestRecord) -> Lines:
-        line = line_of(fields_of(access_lines.line_of(request)), request.ended)
+        line = line_of(fields_of(access_line_of(request)), request.ended)
         return Lines((request.ended,), f"{self._paper.print(line)}\n")
 
 

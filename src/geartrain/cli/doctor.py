@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from geartrain.cli import fetching, hardware, logs, machine, options
+from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
+from geartrain.cli.options import DEFAULT_HOST
 from geartrain.cli.typer_app import CommandApp
-from geartrain.cli.wire import DEFAULT_HOST
-from geartrain.project.code_check import check_code
-from geartrain.project.config_check import check_config
-from geartrain.project.findings import Finding, Level, error, ok, warning
-from geartrain.project.packages_check import check_packages, check_python, install
+from geartrain.project.checks import (
+    Finding,
+    Level,
+    check_code,
+    check_config,
+    check_packages,
+    check_python,
+    error,
+    install,
+    ok,
+    warning,
+)
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.source import ModelSource, ProjectError, model_folder
@@ -69,8 +77,8 @@ def doctor(
         bool, typer.Option("--verbose", "-v", help="Show the variables that have their defaults too.")
     ] = False,
     setup: Annotated[bool, typer.Option("--setup", help="Run the model's setup as well, as `serve` does.")] = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Check MODEL and this machine, and say what to do about what is wrong. Of a folder of models each is checked.
 
@@ -114,8 +122,8 @@ def _findings(
         variables = source.variables
         yield from map(ok, variables.describe(defaults=verbose))
     yield from machine.check_interpreter(machine.build_variables())
-    yield hardware.check_memory()
-    yield from hardware.check_gpus()
+    yield machine.check_memory()
+    yield from machine.check_gpus()
     yield machine.check_temporary_folder(os.environ)
     yield machine.check_port(port, variables.port, os.environ.get("HOST") or DEFAULT_HOST)
 
@@ -181,7 +189,7 @@ def _load(source: ModelSource, *, setup: bool = False) -> Finding:
     except ProjectError as fault:
         return error(fault.message)
     from geartrain.server import ServeOptions, build  # late: it imports the worker's side
-    from geartrain.service.models.replicas import ModelSetupError
+    from geartrain.service.workers.pool import ModelSetupError
 
     began = time.monotonic()
     with _busy(f"{'Setting up' if setup else 'Loading'} {source.runner}"):
@@ -216,7 +224,7 @@ def _not_loaded(reason: str, printed: str) -> Finding:
     library = _NO_LIBRARY.fullmatch(reason)
     if library is not None:
         return error(library[1], library[2])
-    if _CUDA.search(reason) and (torch := hardware.find_torch()) is not None and not hardware.has_gpu():
+    if _CUDA.search(reason) and (torch := machine.find_torch()) is not None and not machine.has_gpu():
         return error(f"{reason} ({torch}; no GPU here)", _CHOOSE_DEVICE)
     module = _NO_MODULE.search(reason)
     if module is None or _NOT_INSTALLED.search(reason) is None:

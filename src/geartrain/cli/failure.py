@@ -12,6 +12,10 @@ INTERRUPTED: Final = 130  # a shell's code for a program that SIGINT ended
 NO_READER: Final = 141  # a shell's code for a program that SIGPIPE ended
 
 
+class UnclearError(Exception):
+    """Typer has to read the command line."""
+
+
 def fail(message: str, code: int = FAILURE) -> NoReturn:
     """Say why on stderr and end the command."""
     complain(message)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from geartrain.cli import logs
-from geartrain.cli.declared import Option
 from geartrain.cli.failure import INTERRUPTED, leave
-from geartrain.cli.options import MODELS
 from geartrain.project.errors import ProjectError
-from geartrain.project.fetched import find_fetched, local_target
 from geartrain.project.precheck import precheck
+from geartrain.project.served import find_fetched, local_target
 from geartrain.project.source import Mode, ModelSource
 
 if TYPE_CHECKING:
@@ -21,31 +19,11 @@ if TYPE_CHECKING:
 
     from geartrain.domain.remote.progress import Download
     from geartrain.domain.remote.reference import RemoteReference
-    from geartrain.project.weight_settings import Weights
+    from geartrain.project.setting_values import Weights
     from geartrain.server import Progress
     from geartrain.server.fetching import Fetcher
 
     T = TypeVar("T")
-
-CacheDir = Annotated[
-    Path | None,
-    Option(
-        "--cache-dir",
-        metavar="FOLDER",
-        show_default=False,
-        help="Where models and weights are kept that come from elsewhere. GEARTRAIN_CACHE says the same; by default it "
-        "is geartrain in the user's cache folder.",
-        rich_help_panel=MODELS,
-    ),
-]
-VerifyCache = Annotated[
-    bool,
-    Option(
-        "--verify-cache",
-        help="Compare what is in the cache with its checksums before it is used; by default only sizes are compared.",
-        rich_help_panel=MODELS,
-    ),
-]
 
 
 class LocalModels:
@@ -75,7 +53,7 @@ class LocalModels:
         return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
 
     def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
-        from geartrain.outbound.remote.errors import RemoteError  # late: most models are here
+        from geartrain.outbound.remote.source import RemoteError  # late: most models are here
         from geartrain.server import CacheOptions
         from geartrain.server.fetching import Fetcher, fetch_now
 

@@ -11,20 +11,22 @@ import typer
 
 from geartrain.cli.failure import fail
 from geartrain.cli.typer_app import CommandApp
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.grants import ANY_MODEL
-from geartrain.transport.access.key_file import add_key, list_keys, revoke_key
+from geartrain.transport.access.guard import ANY_MODEL
 from geartrain.transport.access.keys import (
     NEVER,
     Key,
+    add_key,
     check_models,
     check_name,
     check_scopes,
     digest_of,
+    list_keys,
     new_key,
     read_time,
+    revoke_key,
     write_time,
 )
+from geartrain.transport.access.options import AccessError
 
 app = CommandApp(
     add_completion=False,

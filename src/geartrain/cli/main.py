@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from geartrain.cli.quick import UnclearError, run_server
+from geartrain.bridge.process import SPARE
+from geartrain.cli.failure import INTERRUPTED, UnclearError
+
+_COMPLETION: Final = "_GEARTRAIN_COMPLETE"  # set where a shell asks what a word may go on to
+_SUPERVISED: Final = frozenset(("LISTEN_PID", "NOTIFY_SOCKET"))  # are the server's own, and not for a worker
+_UNSERVED: Final = frozenset(("--help", "--help-all", "--version", "-v"))
 
 
 def main() -> None:
@@ -55,3 +63,37 @@ class _End:
             with contextlib.suppress(OSError, ValueError):  # its reader is gone
                 stream.flush()
         os._exit(self._code)
+
+
+def run_server(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run `geartrain serve` as the words of the command line say. Raises `UnclearError` before anything is started."""
+    if words[:1] != ["serve"] or _COMPLETION in environ:
+        raise UnclearError
+    if _UNSERVED.isdisjoint(words) and _SUPERVISED.isdisjoint(environ):
+        SPARE.begin()
+    gc.disable()  # until the server is up; most of what is made at a start stays
+    try:
+        _serve(words[1:], environ)
+    except UnclearError:
+        gc.enable()
+        raise
+
+
+def _serve(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Serve, and end as Typer has it end. Raises `UnclearError` also where options do not go together."""
+    from geartrain.cli.serve_command import read, serve  # late: the spare process has begun
+
+    try:
+        serve(*read(words, environ))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if "typer" not in sys.modules:  # these errors are Typer's
+            raise
+        import typer
+
+        if isinstance(error, typer.BadParameter):
+            raise UnclearError from error
+        if isinstance(error, typer.Exit):
+            sys.exit(error.exit_code)
+        raise

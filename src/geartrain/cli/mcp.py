@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geartrain.cli import fetching, logs, options, serving, wire
+from geartrain.cli import logs, options, serving
 from geartrain.cli.completion import complete_model
 from geartrain.cli.failure import fail
 from geartrain.cli.typer_app import CommandApp
@@ -44,10 +44,10 @@ def mcp(
     run_timeout: options.RunTimeout = 0.0,
     max_output_size: options.MaxOutputSize = options.DEFAULT_MAX_OUTPUT,
     setup_timeout: options.SetupTimeout = None,
-    allow_private_urls: wire.AllowPrivateUrls = False,
+    allow_private_urls: options.AllowPrivateUrls = False,
     no_pickle: options.NoPickle = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
     ] = None,
@@ -74,8 +74,12 @@ def mcp(
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     from geartrain.server import CacheOptions, ProgressLog, ServeOptions  # after the checks: they take time
     from geartrain.server.mcp import serve_client
+    from geartrain.service.models.deployment import Limits
 
     progress = ProgressLog()
+    limits = Limits(
+        keep=0.0, stream_grace=0.0, run_timeout=run_timeout or None, max_output_size=max_output_size or None
+    )
     serve_client(
         [
             ServeOptions(
@@ -83,15 +87,8 @@ def mcp(
                 target=name,
                 find_again=functools.partial(find_served, mode="predict", no_pickle=no_pickle, is_fetched=True),
                 setup_timeout=setup_timeout,
-                limits=serving.limits(
-                    0,
-                    0.0,
-                    stream_grace=0.0,
-                    cancel_grace=60.0,
-                    run_timeout=run_timeout,
-                    max_output_size=max_output_size,
-                ),
-                restarts=serving.restarts("on-crash", 5),
+                limits=limits,
+                restarts=serving.restarts(),
                 allow_private_urls=allow_private_urls,
                 cache=CacheOptions(cache_dir, verify_cache),
                 on_progress=progress,

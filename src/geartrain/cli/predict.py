@@ -14,11 +14,10 @@ import msgspec
 
 from geartrain.bridge.borrowing import Lender
 from geartrain.cli import values
-from geartrain.cli.answer import AnswerWriter, write_json
+from geartrain.cli.answer import AnswerWriter, OutputFileError, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout
-from geartrain.cli.files import OutputFileError
-from geartrain.cli.request import Request
 from geartrain.cli.startup import RunObserver
+from geartrain.cli.values import Request
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
@@ -28,8 +27,8 @@ from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.readers import EventReader
+from geartrain.service.workers.pool import ModelSetupError
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
 
@@ -90,7 +89,7 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
             observer.end()
             return INTERRUPTED
         finally:
-            plan.debugging.lender.close()
+            interrupts.close_terminal()
             observer.end()
             await app.stop()
     return FAILURE
@@ -190,7 +189,7 @@ def _summary(prediction: Prediction) -> dict[str, Any]:
 class _Interrupts:
     """Ctrl-C and SIGTERM: the first asks the prediction to stop, once there is one; the next one ends all."""
 
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender | None) -> None:
         """`lender`: Ctrl-C is for the debugger that has the terminal, if one has it."""
         self._lender = lender
         self._ask: Callable[[], object] | None = None
@@ -210,8 +209,13 @@ class _Interrupts:
         """From now on the first signal calls `ask`."""
         self._ask = ask
 
+    def close_terminal(self) -> None:
+        """Refuse the terminal to debuggers from now on: the command is about to end."""
+        if self._lender is not None:
+            self._lender.close()
+
     def _on_interrupt(self) -> None:
-        if not self._lender.interrupt():
+        if self._lender is None or not self._lender.interrupt():
             self._on_signal()
 
     def _on_signal(self) -> None:

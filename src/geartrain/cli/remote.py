@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from geartrain.cli import values
-from geartrain.cli.answer import AnswerWriter, write_json
+from geartrain.cli.answer import AnswerWriter, OutputFileError, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout
-from geartrain.cli.files import OutputFileError
-from geartrain.cli.request import Request
 from geartrain.cli.startup import RunObserver
+from geartrain.cli.values import Request
 from geartrain.client import Client, ClientError, InvalidInputError, Model, NotFoundError, Prediction
 from geartrain.domain.errors import FieldError
 

@@ -1,14 +1,101 @@
-"""`geartrain run`: one prediction from the command line."""
+"""`geartrain run` and `geartrain train`: one prediction, or one training, from the command line."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import pathlib
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from geartrain.cli import debugging, fetching, once, options
+from geartrain.cli import debugging, fetching, logs, options, values
+from geartrain.cli.completion import complete_input
+from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.cli.fetching import LocalModels
+from geartrain.cli.startup import RunObserver
 from geartrain.cli.typer_app import CommandApp, InputCommand
+from geartrain.cli.values import read_request
+from geartrain.project.source import ProjectError
+
+if TYPE_CHECKING:
+    from geartrain.project.source import Mode
+
+
+INPUT_HELP: Final = "One input; NAME=@FILE takes a file's content, @- stdin's. Repeat for a list."
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", autocompletion=complete_input, metavar="NAME=VALUE", help=INPUT_HELP),
+]
+GivenInputs = Annotated[
+    list[str] | None,
+    typer.Argument(autocompletion=complete_input, metavar="NAME=VALUE...", help="Inputs, the same as after -i."),
+]
+JsonInput = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="TEXT|@FILE|-",
+        help="The whole input as JSON, or - for stdin. The answer is then JSON with status, output and metrics.",
+    ),
+]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
+]
+
+
+def with_inputs(model: str | None, given: list[str] | None, inputs: list[str] | None) -> tuple[str | None, list[str]]:
+    """Return the model and all inputs; `text=hello` in the place of the model is an input of the model here."""
+    words = [*(given or ()), *(inputs or ())]
+    is_input = model is not None and re.match(r"\w+=", model) is not None and not pathlib.Path(model).exists()
+    return (None, [model, *words]) if is_input and model is not None else (model, words)
+
+
+def run_once(
+    model: str | None,
+    mode: Mode,
+    *,
+    inputs: list[str] | None,
+    json_input: str | None,
+    output: pathlib.Path | None,
+    setup_timeout: float | None,
+    log_level: str | None,
+    local: LocalModels,
+    no_pickle: bool = False,
+    aids: debugging.Aids = debugging.NO_AIDS,
+) -> NoReturn:
+    """Run the model once, or its training, and end the command; what is wrong is said before anything is started.
+
+    `local` finds the model.
+    """
+    aids.check()
+    try:
+        source = local.find(model, mode, no_pickle=no_pickle)
+        request = read_request(inputs, json_input, output)
+    except ProjectError as error:
+        fail(error.message)
+    except values.InputError as error:
+        fail(str(error))
+    logs.configure(log_level or source.variables.log_level, source.variables.log_format, default="warning")
+    logging.getLogger("geartrain.service.workers.pool").setLevel(logging.CRITICAL)  # the error says why it died
+    for sentence in (*source.warnings, *source.remarks):
+        warn(sentence)
+    from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks
+
+    observer = RunObserver(source.name)
+    plan = Plan(
+        source=source,
+        request=request,
+        setup_timeout=setup_timeout,
+        debugging=debugging.options_of(aids, observer),
+    )
+    try:
+        code = asyncio.run(predict(plan, observer))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
@@ -28,10 +115,10 @@ class _RunCommand(debugging.BareProfileCommand, InputCommand):
 )
 def run(
     model: options.Model = None,
-    given: once.GivenInputs = None,
+    given: GivenInputs = None,
     *,
-    inputs: once.Inputs = None,
-    json_input: once.JsonInput = None,
+    inputs: Inputs = None,
+    json_input: JsonInput = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="Write the output to this file, or into this folder."),
@@ -42,9 +129,9 @@ def run(
     debugpy_wait: debugging.DebugpyWait = False,
     profile: debugging.Profile = None,
     profile_format: debugging.Format = "speedscope",
-    log_level: once.LogLevel = None,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    log_level: LogLevel = None,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Run MODEL once and print its output.
 
@@ -54,8 +141,8 @@ def run(
 
     Exit code: 0 when the prediction succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
     """
-    model, words = once.with_inputs(model, given, inputs)
-    once.run_once(
+    model, words = with_inputs(model, given, inputs)
+    run_once(
         model,
         "predict",
         inputs=words,
@@ -65,5 +152,53 @@ def run(
         log_level=log_level,
         no_pickle=no_pickle,
         aids=debugging.Aids(debugpy, debugpy_wait, profile, profile_format),
+        local=fetching.LocalModels(cache_dir, verify=verify_cache),
+    )
+
+
+train_app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
+
+_WEIGHTS: Final = pathlib.Path("weights")  # observed Cog, section 25
+
+
+@train_app.command(
+    cls=InputCommand,
+    examples=("geartrain train digits -i epochs=3 -o weights",),
+)
+def train(
+    model: options.Model = None,
+    given: GivenInputs = None,
+    *,
+    inputs: Inputs = None,
+    json_input: JsonInput = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Write the result to this file, or into this folder; by default to `weights`, with --json to stdout.",
+        ),
+    ] = None,
+    setup_timeout: options.SetupTimeout = None,
+    log_level: LogLevel = None,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
+) -> None:
+    """Train MODEL once, as the `train:` of its cog.yaml says, and write the result to `weights`.
+
+    Where the result holds one file beside other values, the file is written, and the other values go to stdout.
+
+    Exit code: 0 when the training succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
+    """
+    model, words = with_inputs(model, given, inputs)
+    run_once(
+        model,
+        "train",
+        inputs=words,
+        json_input=json_input,
+        output=_WEIGHTS if output is None and json_input is None else output,
+        setup_timeout=setup_timeout,
+        log_level=log_level,
         local=fetching.LocalModels(cache_dir, verify=verify_cache),
     )

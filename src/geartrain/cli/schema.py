@@ -26,8 +26,8 @@ def schema(
     model: options.Model = None,
     *,
     no_pickle: options.NoPickle = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Print the OpenAPI document of MODEL as JSON.
 
@@ -43,7 +43,7 @@ def schema(
     logs.configure(source.variables.log_level, source.variables.log_format)
     from geartrain import __version__
     from geartrain.apis.openapi import document
-    from geartrain.service.models.replicas import ModelSetupError
+    from geartrain.service.workers.pool import ModelSetupError
 
     try:
         signature, training = asyncio.run(_read(source))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
-from geartrain.cli.serve_command import serve
+from geartrain.cli import serve_command
+from geartrain.cli.options import ServedTarget, Version, annotation_of
 from geartrain.cli.typer_app import CommandApp
 from geartrain.domain.signature.text_values import FALSE, TRUE
+from geartrain.server.option_table import TABLE
 
 if TYPE_CHECKING:
     import typer
@@ -30,6 +34,30 @@ class BareSwitchCommand(TyperCommand):
         return super().parse_args(ctx, complete)
 
 
+def with_options(function: Callable[[str | None, Mapping[str, Any]], object]) -> Callable[..., object]:
+    """Give a function that takes a model and the values of options a parameter for each option of the table."""
+
+    def called(model: str | None = None, *, version: bool = False, **values: Any) -> object:  # noqa: ARG001  its callback has printed it
+        return function(model, values)
+
+    kinds = {option.name: annotation_of(option) for option in TABLE}
+    called.__annotations__ = {"model": ServedTarget, **kinds, "version": Version}
+    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inspect looks for it
+        [
+            inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=ServedTarget),
+            *(
+                inspect.Parameter(
+                    option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kinds[option.name]
+                )
+                for option in TABLE
+            ),
+            inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Version),
+        ]
+    )
+    called.__name__, called.__doc__ = function.__name__, function.__doc__
+    return called
+
+
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 _EXAMPLES = (
     "geartrain serve shout",
@@ -41,4 +69,4 @@ _DAILY = (
     *("--host", "--port", "--keys", "--tls-cert", "--load", "--reload"),
     *("--queue", "--run-timeout", "--store", "--restart", "--log-level"),
 )
-app.command(cls=BareSwitchCommand, examples=_EXAMPLES, daily=_DAILY)(serve)
+app.command(cls=BareSwitchCommand, examples=_EXAMPLES, daily=_DAILY)(with_options(serve_command.serve))

@@ -1,211 +1,184 @@
-"""The command `geartrain serve`: a model over HTTP."""
+"""The command `geartrain serve`: a model over HTTP. Typer is not imported here: that takes longer than all of a start.
+
+Only a command line that is plainly right is read, by the table of options; all else is left to Typer, whose options are
+made of the same table.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args, get_origin
 
-from geartrain.cli import access, fetching, grpc, metrics, models, options, serving, store, wire
-from geartrain.cli.access_lines import written_as
-from geartrain.cli.declared import Option
-from geartrain.cli.serving import Names, find
-from geartrain.project.device_settings import AUTO
-from geartrain.project.variables import DEFAULT_PORT
+from geartrain.cli import serving
+from geartrain.cli.failure import UnclearError, fail
+from geartrain.cli.options import unusable
+from geartrain.server.option_kinds import NO_PORT, SWITCH, TEXTS, TRUTH, Option
+from geartrain.server.option_table import BY_FLAG, DEFAULTS, TABLE
+from geartrain.transport.access.options import JwtOptions
+from geartrain.transport.wire.tls import TlsFiles, TlsOptions
 
 if TYPE_CHECKING:
-    from geartrain.transport.wire.tls import TlsFiles
+    from geartrain.project.variables import Variables
+
+_LONGEST_NUMBER: Final = 9  # digits
+
+GRPC_TLS: Final = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
 
 
-def serve(
-    model: models.ServedTarget = None,
-    *,
-    host: wire.Host = wire.DEFAULT_HOST,
-    port: Annotated[
-        int | None,
-        Option(
-            min=0,
-            max=65535,
-            envvar="PORT",
-            metavar="PORT",
-            show_default=str(DEFAULT_PORT),
-            help="The port to listen on; 0 for any free one.",
-            rich_help_panel=options.CONNECTIONS,
-        ),
-    ] = None,
-    admin_port: wire.AdminPort = None,
-    upload_url: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            help="Upload output files to this URL instead of inlining them.",
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    await_explicit_shutdown: Annotated[
-        str,
-        Option(
-            callback=options.check_switch,
-            metavar="BOOL",
-            help="Stay up after SIGTERM, until POST /shutdown or Ctrl-C. Without a value: true.",
-            rich_help_panel=options.LIFECYCLE,
-        ),
-    ] = "false",
-    max_head_size: wire.MaxHeadSize = wire.DEFAULTS.max_head_size,
-    max_body_size: wire.MaxBodySize = options.DEFAULT_MAX_BYTES,
-    max_buffered_size: wire.MaxBufferedSize = None,
-    max_json_elements: wire.MaxJsonElements = wire.DEFAULT_MAX_JSON_ELEMENTS,
-    max_connections: wire.MaxConnections = wire.DEFAULTS.max_connections,
-    max_connections_per_client: wire.MaxConnectionsPerClient = wire.DEFAULTS.max_connections_per_client,
-    head_timeout: wire.HeadTimeout = wire.DEFAULTS.head_timeout,
-    body_timeout: wire.BodyTimeout = wire.DEFAULTS.body_timeout,
-    idle_timeout: wire.IdleTimeout = wire.DEFAULTS.idle_timeout,
-    send_timeout: wire.SendTimeout = wire.DEFAULTS.send_timeout,
-    tls_cert: wire.TlsCert = None,
-    tls_key: wire.TlsKey = None,
-    tls_client_ca: wire.TlsClientCa = None,
-    allow_private_urls: wire.AllowPrivateUrls = False,
-    max_download_size: Annotated[
-        int,
-        Option(
-            parser=options.parse_size,
-            metavar="SIZE",
-            show_default=False,
-            help="The largest file behind an input URL; 100MiB by default. 0 disables this limit.",
-            rich_help_panel=options.FILES,
-        ),
-    ] = options.DEFAULT_MAX_BYTES,
-    setup_timeout: options.SetupTimeout = None,
-    shared_memory: options.SharedMemory = False,
-    health_body: options.HealthBody = False,
-    grpc_port: grpc.Port = None,
-    grpc_max_message_size: grpc.MaxMessageSize = None,
-    grpc_tls_cert: grpc.TlsCert = None,
-    grpc_tls_key: grpc.TlsKey = None,
-    grpc_tls_ca: grpc.TlsCa = None,
-    keys: access.Keys = None,
-    jwt_issuer: access.JwtIssuer = None,
-    jwt_audience: access.JwtAudience = None,
-    jwt_jwks: access.JwtJwks = "",
-    jwt_scope_claim: access.JwtScopeClaim = access.DEFAULT_SCOPE_CLAIM,
-    jwt_models_claim: access.JwtModelsClaim = "",
-    cors_origin: access.CorsOrigins = None,
-    allowed_host: access.AllowedHosts = None,
-    model_name: models.ModelName = "",
-    default_model: models.DefaultModel = None,
-    load: models.Load = "all",
-    idle_unload: models.IdleUnload = 0.0,
-    max_memory: models.MaxMemory = 0,
-    replicas: models.Replicas = 1,
-    devices: models.DeviceNames = None,
-    inference_queue: models.InferenceQueue = models.DEFAULT_INFERENCE_QUEUE,
-    reload: models.Reload = False,
-    no_pickle: options.NoPickle = False,
-    queue: options.Queue = 0,
-    keep: options.Keep = 300.0,
-    stream_grace: options.StreamGrace = 30.0,
-    store_url: store.Store = None,
-    store_key_file: store.StoreKeyFile = None,
-    store_keep: store.StoreKeep = store.DEFAULT_KEEP,
-    store_size: store.StoreSize = store.DEFAULT_MAX_BYTES,
-    lease: store.Lease = store.DEFAULT_LEASE,
-    attempts: store.Attempts = store.DEFAULT_ATTEMPTS,
-    advertise: store.Advertise = "",
-    cluster_token_file: store.ClusterTokenFile = None,
-    cluster_ca: store.ClusterCa = None,
-    restart: options.Restart = "never",
-    restart_limit: options.RestartLimit = 5,
-    cancel_grace: options.CancelGrace = 60.0,
-    run_timeout: options.RunTimeout = 0.0,
-    max_output_size: options.MaxOutputSize = options.DEFAULT_MAX_OUTPUT,
-    wakeup: options.Wakeup = "adaptive",
-    mirror_prints: options.MirrorPrints = "auto",
-    latency_buckets: metrics.LatencyBuckets = None,
-    size_buckets: metrics.SizeBuckets = None,
-    drain_delay: options.DrainDelay = 0.0,
-    shutdown_grace: options.ShutdownGrace = 30.0,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
-    x_mode: options.XMode = "predict",
-    threads: Annotated[int | None, Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
-    access_log: options.AccessLog = options.LOG_ALL,
-    log_level: Annotated[
-        str | None,
-        Option(
-            metavar="LEVEL",
-            help="debug, info, warning or error. COG_LOG_LEVEL says the same.",
-            rich_help_panel=options.LOGS,
-        ),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.", rich_help_panel=options.LOGS),
-    ] = None,
-    version: options.Version = False,  # noqa: ARG001  its callback has printed it
-) -> None:
+def read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, dict[str, Any]]:
+    """Read the model and the options of `geartrain serve`, by name. Raises `UnclearError`."""
+    models: list[str] = []
+    given: dict[str, Any] = {}
+    left = iter(words)
+    for word in left:
+        if not word.startswith("-"):
+            models.append(word)
+            continue
+        name, equals, text = word.partition("=")
+        option = BY_FLAG.get(name)
+        if option is None or option.kind is TRUTH or (option.kind is SWITCH and equals):
+            raise UnclearError
+        value = True if option.kind is SWITCH else _value(option, text if equals else next(left, ""))
+        if option.kind is TEXTS:
+            given.setdefault(option.name, []).append(value)
+        elif option.name in given:
+            raise UnclearError
+        else:
+            given[option.name] = value
+    if len(models) > 1 or "" in models:
+        raise UnclearError
+    for option in TABLE:
+        text = environ.get(option.variable, "")
+        if text and option.name not in given:
+            given[option.name] = _value(option, text)
+    return (models[0] if models else None), given
+
+
+def _value(option: Option, text: str) -> Any:
+    """Return the value of an option that a word stands for. Raises `UnclearError`."""
+    kind = option.kind
+    if not text or text.startswith("-"):
+        raise UnclearError
+    if kind.read is not None:
+        try:
+            return kind.read(text)
+        except ValueError as error:  # Typer tells what is wrong
+            raise UnclearError from error
+    if kind.type is str or kind is TEXTS or (get_origin(kind.type) is Literal and text in get_args(kind.type)):
+        return text
+    if kind.type is int and text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER:
+        number = int(text)
+        if (option.least or 0) <= number and (option.most is None or number <= option.most):
+            return number
+    if kind.type is Path and (os.access(text, os.R_OK) or not Path(text).exists()):
+        return Path(text)
+    raise UnclearError
+
+
+def serve(model: str | None, given: Mapping[str, Any]) -> NoReturn:
     """Serve MODEL over HTTP."""
-    jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
-    tls, grpc_tls = _tls((tls_cert, tls_key, tls_client_ca), (grpc_tls_cert, grpc_tls_key, grpc_tls_ca))
-    found = find(model, x_mode, load, names=Names(model_name, default_model), reload=reload, no_pickle=no_pickle)
-    observer, form = serving.observe(found, log_level, log_format)
-    from geartrain.server import NO_LIMIT, CacheOptions, ServeOptions  # after the checks: they take no time
+    values = {**DEFAULTS, **given}
+    fields: dict[str, Any] = {"access.jwt": _jwt(values), **_tls(values)}  # checked before the model is looked for
+    mode, no_pickle = values["x_mode"], values["no_pickle"]
+    names = serving.Names(values["model_name"], values["default_model"])
+    found = serving.find(model, mode, values["load"], names=names, reload=values["reload"], no_pickle=no_pickle)
+    observer, form = serving.observe(found, values["log_level"], values["log_format"])
+    from geartrain.server.options import options_of  # after the checks: they take no time
 
-    serve_options = ServeOptions(
-        source=found.source,
-        host=host,
-        port=found.variables.port if port is None else port,
-        admin_port=admin_port,
-        tls=tls,
-        wire=wire.limits(
-            max_buffered_size,
-            max_head_size=max_head_size,
-            connections=(max_connections, max_connections_per_client),
-            timeouts=(head_timeout, body_timeout, idle_timeout, send_timeout),
-        ),
-        upload_url=upload_url,
-        await_explicit_shutdown=await_explicit_shutdown == "true",
-        max_body_bytes=max_body_size or NO_LIMIT,
-        max_json_elements=max_json_elements or NO_LIMIT,
-        max_download_bytes=max_download_size or NO_LIMIT,
-        setup_timeout=setup_timeout,
-        drain_delay=drain_delay,
-        shutdown_grace=shutdown_grace,
-        limits=serving.limits(
-            queue,
-            keep,
-            stream_grace=stream_grace,
-            cancel_grace=cancel_grace,
-            run_timeout=run_timeout,
-            max_output_size=max_output_size,
-        ),
-        restarts=serving.restarts(restart, restart_limit),
-        buckets=metrics.buckets(latency_buckets, size_buckets),
-        allow_private_urls=allow_private_urls,
-        shared_memory=shared_memory,
-        health_body=health_body,
-        wakeup=wakeup,
-        mirror_prints="on" if mirror_prints == "auto" and form == "console" else mirror_prints,
-        grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls, has_administration=admin_port is None),
-        access_log=written_as(access_log, form),
-        access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),
-        default_model=default_model,
-        load=found.to_load,
-        residency=serving.residency(load, idle_unload, max_memory),
-        replicas=replicas,
-        devices=devices or AUTO,
-        inference_queue=inference_queue,
-        reload=reload,
-        cache=CacheOptions(cache_dir, verify_cache),
-        store=store.read(store_url, store_key_file, found.variables, bounds=(store_keep, store_size, lease, attempts)),
-        cluster=store.cluster(advertise, cluster_token_file, cluster_ca),
-    )
-    sys.exit(serving.run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
+    fields |= {
+        "source": found.source,
+        "load": found.to_load,
+        "port": found.variables.port if values["port"] is None else values["port"],
+        **grpc_port(values["grpc_port"]),
+        "grpc.has_administration": values["admin_port"] is None,
+        **_access(values),
+        **_store(values, found.variables),
+        "access_log": serving.written_as(values["access_log"], form),
+        "residency.on_demand": values["load"] == serving.ON_DEMAND,
+        "restarts": serving.restarts(values["restart"], values["restart_limit"]),
+    }
+    if values["mirror_prints"] == "auto" and form == "console":
+        fields["mirror_prints"] = "on"
+    if values["max_memory"]:
+        _check_measurable()
+    sys.exit(serving.run(options_of(values, fields), observer, model, mode=mode, no_pickle=no_pickle))
 
 
-_Files = tuple[Path | None, Path | None, Path | None]  # a certificate, its key, and the CA of clients
+def tls_files(cert: Path | None, key: Path | None, ca: Path | None, *, options: TlsOptions) -> TlsFiles | None:
+    """Return the files for TLS; raises `typer.BadParameter` for a certificate without its key and the like."""
+    if cert is not None and key is not None:
+        return TlsFiles(cert=cert, key=key, client_ca=ca, options=options)
+    if cert is not None or key is not None or ca is not None:
+        raise unusable(f"TLS needs both {options.cert} and {options.key}")
+    return None
 
 
-def _tls(http: _Files, own_of_grpc: _Files) -> tuple[TlsFiles | None, TlsFiles | None]:
+def _tls(values: Mapping[str, Any]) -> dict[str, TlsFiles | None]:
     """Return the files for TLS over HTTP, and those over gRPC, which are the same by default."""
-    tls = wire.tls_files(*http)
-    return tls, grpc.tls_files(*own_of_grpc) or tls
+    tls = tls_files(values["tls_cert"], values["tls_key"], values["tls_client_ca"], options=TlsOptions())
+    own = tls_files(values["grpc_tls_cert"], values["grpc_tls_key"], values["grpc_tls_ca"], options=GRPC_TLS)
+    return {"tls": tls, "grpc.tls": own or tls}
+
+
+def grpc_port(port: int | None) -> dict[str, Any]:
+    """Return the fields of the port of gRPC. The default one may be busy."""
+    return {} if port is None else {"grpc.port": None if port == NO_PORT else port, "grpc.is_explicit": True}
+
+
+def _jwt(values: Mapping[str, Any]) -> JwtOptions | None:
+    """Return the options of tokens; raises `typer.BadParameter` for some of them without the others."""
+    issuer, audience = values["jwt_issuer"], values["jwt_audience"]
+    others = {name: values[f"jwt_{name}"] for name in ("jwks", "scope_claim", "models_claim")}
+    if issuer is None:
+        if audience or any(value != DEFAULTS[f"jwt_{name}"] for name, value in others.items()):
+            raise unusable("the options of tokens need --jwt-issuer")
+        return None
+    if not issuer.startswith(("https://", "http://")):
+        raise unusable(f"--jwt-issuer: {issuer!r} is no URL; write it as in the claim `iss` of the tokens")
+    if not audience:
+        msg = "--jwt-issuer needs --jwt-audience: tokens that the issuer made for other services would pass"
+        raise unusable(msg)
+    return JwtOptions(issuer=issuer, audience=tuple(audience), **others)
+
+
+def _access(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origins and the names of the server; raises `typer.BadParameter` for what is none."""
+    from geartrain.transport.access.origins import (
+        read_name,  # late: most servers have no such options
+        read_origin,
+    )
+
+    return {
+        "access.cors_origins": tuple(_read_all("--cors-origin", values["cors_origin"] or (), read_origin)),
+        "access.allowed_hosts": tuple(_read_all("--allowed-host", values["allowed_host"] or (), read_name)),
+    }
+
+
+def _read_all(option: str, texts: Iterable[str], read: Callable[[str], str]) -> Iterable[str]:
+    for text in texts:
+        try:
+            yield read(text)
+        except ValueError as error:
+            raise unusable(f"{option}: {error}") from None
+
+
+def _store(values: Mapping[str, Any], variables: Variables) -> dict[str, Any]:
+    """Return the place of stored predictions: an option comes before its variable. Raises `typer.BadParameter`."""
+    if not values["lease"]:
+        raise unusable("--lease is 0; write a time such as 15s")
+    named = values["store_key_file"] or variables.store_key_file
+    return {
+        "store.url": values["store"] or variables.store or "",
+        "store.key_file": None if named is None else Path(named),
+    }
+
+
+def _check_measurable() -> None:
+    """End the command where the memory of workers cannot be measured."""
+    from geartrain.bridge.resources import is_measurable  # late: few servers have a limit
+
+    if not is_measurable():
+        fail("--max-memory needs /proc, which this system does not have; leave it out")

@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from geartrain.cli import logs
-from geartrain.domain.printed.lines import PrintedLines
-from geartrain.domain.printed.text import is_plain
+from geartrain.domain.printed.text import PrintedLines, is_plain
 from geartrain.project.repository import Repository
 
 if TYPE_CHECKING:
@@ -27,6 +26,22 @@ class View(Protocol):
 
     def withdraw(self) -> None:
         """Leave nothing that moves: a debugger has the terminal."""
+
+
+class LoggedView:
+    """Steps of a server as records of the log, for a machine."""
+
+    def __init__(self) -> None:
+        from geartrain.server import ProgressLog  # late: the server is imported after the checks of options
+
+        self._log = ProgressLog()
+
+    def __call__(self, progress: Progress) -> None:
+        """Log one step."""
+        self._log(progress)
+
+    def withdraw(self) -> None:
+        """Nothing of it moves."""
 
 
 class ServeObserver:
@@ -93,8 +108,6 @@ class ServeObserver:
 
     def _new_view(self) -> View:
         if not self._for_person:
-            from geartrain.cli.logged import LoggedView  # late: it imports the server
-
             return LoggedView()
         from geartrain import __version__
         from geartrain.cli.console import RepositoryView, ServeView

@@ -11,8 +11,9 @@ import pathlib
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
+from geartrain.cli.failure import fail
 from geartrain.domain.data_urls import data_url_of, media_type_of
 from geartrain.domain.errors import MISSING, FieldError
 from geartrain.domain.signature.text_values import MismatchError, TextReader, encode_values, json_kind, parse_json
@@ -193,3 +194,26 @@ def _unreadable_explained(name: str) -> Iterator[None]:
 
 
 _READER: Final = TextReader(read=read_argument, read_file=_file)
+
+
+class Request(NamedTuple):
+    """One prediction on the command line: inputs as `texts` by name, or as one JSON `document`."""
+
+    texts: dict[str, list[str]]
+    document: dict[str, Any] | None
+    output: pathlib.Path | None
+
+
+def read_request(inputs: list[str] | None, json_input: str | None, output: pathlib.Path | None) -> Request:
+    """Look at all that can be looked at before there is a model. Raises `values.InputError`."""
+    if inputs and json_input is not None:
+        fail("--json is the whole input; leave -i out")
+    if output is not None and not output.parent.is_dir():
+        fail(f"cannot write {output}: there is no folder {output.parent}")
+    texts = split_pairs(inputs or ())
+    check_files(texts)
+    return Request(texts, None if json_input is None else parse_json_input(_whole(json_input)), output)
+
+
+def _whole(text: str) -> str:
+    return read_argument("@-" if text == "-" else text)

@@ -14,9 +14,8 @@ from geartrain.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from geartrain.client.events import Event
-from geartrain.client.files import OutputFile
-from geartrain.client.predictions import Prediction, PredictionCanceledError, PredictionFailedError
+from geartrain.client.inputs import OutputFile
+from geartrain.client.predictions import Event, Prediction, PredictionCanceledError, PredictionFailedError
 
 __all__ = [
     "AccessError",

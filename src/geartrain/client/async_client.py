@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from geartrain.client.asks import Asks, Policy, is_ready, list_models, new_id
 from geartrain.client.errors import ClientError
-from geartrain.client.events import Event, EventQueue
-from geartrain.client.files import with_files
-from geartrain.client.predictions import Prediction
+from geartrain.client.inputs import with_files
+from geartrain.client.predictions import Event, EventQueue, Prediction
 
 if TYPE_CHECKING:
     import httpx
@@ -40,7 +39,7 @@ class AsyncClient:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a client like `Client`. `key`: of `serve --keys`, or a token of an issuer.
+        """Create a client. `key`: of `serve --keys`, or a token of an issuer.
 
         `verify`: the file of the certificates to trust, False for none at all; by default those of the system.
         `timeout`: seconds that a prediction may take, waiting included; None for any. `retries`: how often a request is
@@ -135,7 +134,8 @@ class AsyncModel(Generic[T]):
         A file is given as a `pathlib.Path`, as bytes, as an open file or as a URL, and comes as an `OutputFile`. Raises
         `InvalidInputError`, `PredictionFailedError`, and the other errors of a client.
         """
-        return (await self._wire.run(self._asks.predict(inputs))).result()
+        prediction = await self._wire.run(self._asks.predict(inputs))
+        return prediction.result()
 
     async def run(self, inputs: Mapping[str, Any], /) -> Prediction[T]:
         """Run the model and return the whole prediction, with its logs and metrics, however it has ended."""
@@ -206,7 +206,8 @@ class AsyncHandle(Generic[T]):
 
     async def result(self, timeout: float | None = None) -> T:  # noqa: ASYNC109 - as of `Handle`
         """Wait for its end and return its output. Raises `PredictionFailedError` and `PredictionCanceledError`."""
-        return (await self.wait(timeout)).result()
+        prediction = await self.wait(timeout)
+        return prediction.result()
 
     async def cancel(self) -> None:
         """Cancel it, if it is not over."""
@@ -239,6 +240,7 @@ class AsyncStream(AsyncIterator[Any]):
         self._inputs = inputs
         self._response: httpx.Response | None = None  # once something has been read
         self._queue = EventQueue()
+        # In the client that blocks: self._opened()
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield all events, also logs and metrics, until the end."""

@@ -1,4 +1,4 @@
-"""The client that blocks."""
+"""The client that blocks. Made by `tools/make_client.py` of `async_client`: change that one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from geartrain.client.asks import Asks, Policy, is_ready, list_models, new_id
 from geartrain.client.errors import ClientError
-from geartrain.client.events import Event, EventQueue
-from geartrain.client.files import with_files
-from geartrain.client.predictions import Prediction
+from geartrain.client.inputs import with_files
+from geartrain.client.predictions import Event, EventQueue, Prediction
 
 if TYPE_CHECKING:
     import httpx
@@ -40,7 +39,7 @@ class Client:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`key`: of `serve --keys`, or a token of an issuer.
+        """Create a client. `key`: of `serve --keys`, or a token of an issuer.
 
         `verify`: the file of the certificates to trust, False for none at all; by default those of the system.
         `timeout`: seconds that a prediction may take, waiting included; None for any. `retries`: how often a request is
@@ -135,7 +134,8 @@ class Model(Generic[T]):
         A file is given as a `pathlib.Path`, as bytes, as an open file or as a URL, and comes as an `OutputFile`. Raises
         `InvalidInputError`, `PredictionFailedError`, and the other errors of a client.
         """
-        return self._wire.run(self._asks.predict(inputs)).result()
+        prediction = self._wire.run(self._asks.predict(inputs))
+        return prediction.result()
 
     def run(self, inputs: Mapping[str, Any], /) -> Prediction[T]:
         """Run the model and return the whole prediction, with its logs and metrics, however it has ended."""
@@ -206,7 +206,8 @@ class Handle(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for its end and return its output. Raises `PredictionFailedError` and `PredictionCanceledError`."""
-        return self.wait(timeout).result()
+        prediction = self.wait(timeout)
+        return prediction.result()
 
     def cancel(self) -> None:
         """Cancel it, if it is not over."""
@@ -217,7 +218,8 @@ class Handle(Generic[T]):
         seen = 0
         while True:
             values, prediction = self._wire.run(self._asks.more(self.id, seen))
-            yield from values
+            for value in values:
+                yield value
             seen += len(values)
             if prediction.is_over:
                 prediction.result()
@@ -235,9 +237,10 @@ class Stream(Iterator[Any]):
         self.prediction: Prediction[Any] | None = None
         self._wire = wire
         self._asks = asks
-        self._response: httpx.Response = wire.run(asks.stream(inputs, self.id))
-        self._pieces = self._response.iter_bytes()
+        self._inputs = inputs
+        self._response: httpx.Response | None = None  # once something has been read
         self._queue = EventQueue()
+        self._opened()
 
     def events(self) -> Iterator[Event]:
         """Yield all events, also logs and metrics, until the end."""
@@ -258,15 +261,22 @@ class Stream(Iterator[Any]):
 
     def close(self) -> None:
         """Close the connection, and cancel the run if it is not over."""
-        if self.prediction is None and not self._response.is_closed:
-            with contextlib.suppress(ClientError):
-                self._wire.run(self._asks.leave(self.id))
-        self._response.close()
+        if self._response is not None:
+            if self.prediction is None and not self._response.is_closed:
+                with contextlib.suppress(ClientError):
+                    self._wire.run(self._asks.leave(self.id))
+            self._response.close()
+
+    def _opened(self) -> Iterator[bytes]:
+        if self._response is None:
+            response: httpx.Response = self._wire.run(self._asks.stream(self._inputs, self.id))
+            self._response, self._pieces = response, response.iter_bytes()
+        return self._pieces
 
     def _next_event(self) -> Event | None:
         queue = self._queue
         while queue.needs_more:
-            queue.feed(self._wire.read(self._pieces))
+            queue.feed(self._wire.read(self._opened()))
         event = queue.pop()
         if queue.completed is not None and self.prediction is None:
             self.prediction = self._asks.reader.convert(queue.completed)

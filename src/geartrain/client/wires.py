@@ -85,7 +85,7 @@ class _Pools(Generic[C]):
 
 
 class Wire:
-    """For clients that block."""
+    """Connections of clients that block."""
 
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")
@@ -126,9 +126,10 @@ class Wire:
             time.sleep(step.seconds)
             return None
         try:
-            with self._places, self._pools.one() as http, ExitStack() as files:
-                request = http.build_request(step.method, self._url + step.path, **_body(step, files))
-                response = http.send(request, stream=step.streams)
+            with self._places:
+                with self._pools.one() as http, ExitStack() as files:
+                    request = http.build_request(step.method, self._url + step.path, **_body(step, files))
+                    response = http.send(request, stream=step.streams)
             if step.streams:
                 if response.status_code < _BAD:
                     return response
@@ -139,7 +140,7 @@ class Wire:
 
 
 class AsyncWire:
-    """For clients on an event loop."""
+    """Connections of clients on an event loop."""
 
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")

@@ -1,9 +1,12 @@
-"""Names of model versions, and their order."""
+"""Names of model versions and their order, and the version of Cog that geartrain stands in for."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+COG_VERSION: Final = "0.23.1"
+"""The version of Cog's authoring and HTTP API: `cog.__version__` in a model, and in health checks."""
 
 _NAME: Final = re.compile(r"v?\d[0-9A-Za-z.+-]{0,99}", re.ASCII)
 _PARTS: Final = re.compile(r"\d+|[^\d]+", re.ASCII)

@@ -3,9 +3,9 @@
 Two channels: the control channel for the worker as a whole, and the call channel for the data of its predictions, so a
 cancel never waits behind a large output. The slots share the call channel, unlike in the container runtime document,
 where each has a socket of its own: calls and reports that meet travel together, with one system call. What is large
-lies in memory or in a file, so the slots do not wait for each other. Encoded as msgpack arrays that start with the
-message's name. The golden files of the tests hold every message: a change of the wire is a
-change of those files and of `PROTOCOL_VERSION`.
+lies in memory or in a file, so the slots do not wait for each other. A report has the event of the domain that its
+prediction keeps. Encoded as msgpack arrays that start with the message's name. The golden files of the tests hold every
+message: a change of the wire is a change of those files and of `PROTOCOL_VERSION`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Literal
 import msgspec
 
 from geartrain.domain.predictions.batching import Batching
-from geartrain.domain.predictions.events import LogSource, MetricMode
+from geartrain.domain.predictions.calls import Report
+from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -305,83 +305,18 @@ class Withdraw(_Message, frozen=True, tag="Withdraw"):
 # Call channel, worker to parent
 
 
-ALL = -1
-"""In place of the index of an item: every item of the call that has not ended."""
-
-
-class Log(_Message, frozen=True, tag="Log"):
-    """Text that the run of an item has written."""
-
-    item: int
-    source: LogSource
-    data: str
-
-
-class Output(_Message, frozen=True, tag="Output"):
-    """One yielded value of an item, as JSON text or packed."""
-
-    item: int
-    output: Payload
-
-
-class FileOutput(_Message, frozen=True, tag="FileOutput"):
-    """A file of the `Output` or `Done` of the same item that follows in the same report.
-
-    `filename` is a copy of the author's file, which the parent deletes; the output's JSON has the string `token` where
-    its URL belongs. `temporary_files` are the author's own temporary file and its folders, in the order in which they
-    are deleted: by the worker when the run is over, by the parent if the worker dies before. The document's oversized
-    output is an `InFile` of `Output` or `Done`.
-    """
-
-    item: int
-    filename: str
-    mime_type: str
-    token: str
-    temporary_files: tuple[str, ...] = ()
-
-
-class Metric(_Message, frozen=True, tag="Metric", gc=True):
-    """A metric that the run of an item has recorded."""
-
-    item: int
-    name: str
-    value: Any
-    mode: MetricMode
-
-
-class Done(_Message, frozen=True, tag="Done"):
-    """The run of an item ended well, after `predict_time` seconds. With `is_stream` its outputs came before."""
-
-    item: int
-    output: Payload | None
-    predict_time: float
-    is_stream: bool = False
-
-
-class Failed(_Message, frozen=True, tag="Failed"):
-    """The run of an item raised. `code` is one of `domain.errors.Code` where the client is at fault."""
-
-    item: int
-    error: str
-    code: str = ""
-
-
-class Cancelled(_Message, frozen=True, tag="Cancelled"):
-    """The run of an item was canceled."""
-
-    item: int
-
-
-Report = Log | Output | FileOutput | Metric | Done | Failed | Cancelled
-
-
 class Reports(_Message, frozen=True, tag="Reports", gc=True):
-    """Reports on call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next."""
+    """Reports on call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next.
+
+    `shared` are the outputs that lie in shared memory, each with the index of its report, where it is empty. The
+    container runtime document's `FileOutput` is a file of a report; its oversized output is one with `is_output`.
+    """
 
     slot: int
     serial: int
     reports: tuple[Report, ...]
     idle: bool = False
+    shared: tuple[tuple[int, InMemory], ...] = ()
 
 
 ControlToWorker = Init | Cancel | Healthcheck | Shutdown | TerminalLent | TerminalRefused

@@ -129,7 +129,7 @@ class PayloadReader:
         if isinstance(payload, Inline):
             return payload.data
         if isinstance(payload, InMemory):
-            return region_of(self._regions, payload).view(payload.offset + payload.size)[payload.offset :]
+            return region_of(self._regions, payload.region).view(payload.offset + payload.size)[payload.offset :]
         if isinstance(payload, Received):
             return self._received(payload)
         path = Path(payload.path)
@@ -143,15 +143,15 @@ class PayloadReader:
             return
         with suppress(OSError):
             if isinstance(payload, InMemory):
-                region_of(self._regions, payload).free()
+                region_of(self._regions, payload.region).free()
             else:
                 Path(payload.path).unlink(missing_ok=True)
 
 
-def region_of(regions: RegionSource, payload: InMemory) -> MemoryRegion:
-    """Return the region that a payload lies in. Raises `OSError` if there is none."""
-    for number, region in enumerate(regions()):
-        if number == payload.region:
+def region_of(regions: RegionSource, number: int) -> MemoryRegion:
+    """Return the region of a number. Raises `OSError` if there is none."""
+    for each, region in enumerate(regions()):
+        if each == number:
             return region
     msg = "a payload is said to lie in shared memory, and there is none"
     raise OSError(msg)

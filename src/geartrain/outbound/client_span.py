@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from geartrain.domain.predictions.tracing import Outgoing, Span, TraceContext, Value
+from geartrain.domain.predictions.tracing import OutgoingTrace, Span, TraceContext, Value
 
 TRACE_FIELDS: Final = ("traceparent", "tracestate")
 _FIRST_ERROR: Final = 400
@@ -15,7 +15,7 @@ _FIRST_ERROR: Final = 400
 class ClientSpan:
     """The span of one request. It begins when it is made."""
 
-    def __init__(self, outgoing: Outgoing, method: str, *, url: str, host: str, port: int) -> None:
+    def __init__(self, outgoing: OutgoingTrace, method: str, *, url: str, host: str, port: int) -> None:
         """`url` has neither user and password nor a query, which may be secret."""
         self._outgoing = outgoing
         self._context: TraceContext = outgoing.tracer.child(outgoing.parent)

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_to_bytes
 import msgspec
 import pybase64
 
-from geartrain.outbound.names import name_from_media_type
+from geartrain.outbound.files import name_from_media_type
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PIECE = 1 << 18  # characters decoded at a time, a multiple of 4: the interpreter is free for others in between

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.outbound.allowance import Allowance
 from geartrain.outbound.concurrency import for_each, off_loop
 from geartrain.outbound.data_urls import DataUrlError, split_data_url
-from geartrain.outbound.errors import DownloadError
-from geartrain.outbound.names import clip_text, name_from_url, shown_url
+from geartrain.outbound.files import Allowance, DownloadError, clip_text, name_from_url, shown_url
+from geartrain.outbound.policy import http_fault
 from geartrain.outbound.references import FilePlace, FileReferences
-from geartrain.outbound.urls import http_fault
 
 if TYPE_CHECKING:
     import httpx

@@ -1,4 +1,4 @@
-"""Which addresses a URL that a client gave may lead to: the guard against server-side request forgery.
+"""Rules for URLs that clients gave, and for the addresses they lead to: the guard against server-side request forgery.
 
 The policy speaks of addresses, not of names: a name is resolved once, and the connection goes to the very address that
 passed (see `network.GuardedBackend`), so a name that changes its answer between check and connection gains nothing.
@@ -6,10 +6,14 @@ passed (see `network.GuardedBackend`), so a name that changes its answer between
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
 
 import msgspec
+
+from geartrain.outbound.files import clip_text
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _V4_COMPATIBLE = IPv6Network("::/96")
@@ -31,6 +35,10 @@ _INTERNAL = (
     "a loopback, private or otherwise internal address, which a URL may not lead to "
     "unless the server runs with --allow-private-urls"
 )
+_LONGEST_URL = 8192  # characters
+_LONGEST_SHOWN = 100  # characters of a value in a sentence
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")  # a numeric host, not a name
+_NO_NAME = re.compile(r'[\x00-\x20"%<>\\^`{|}\x7f]')  # characters that no host has
 
 
 class AddressRefusedError(Exception):
@@ -99,3 +107,41 @@ def _public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address) and address not in _V6_GLOBAL_UNICAST:
         return False
     return address.is_global and not address.is_reserved and address not in _RELAYS
+
+
+def target_fault(url: str, policy: UrlPolicy) -> str | None:
+    """Return the fault of a target URL that shows without a connection, as a sentence; None if it is good."""
+    if len(url) > _LONGEST_URL:
+        return f"the URL is {len(url)} characters long; at most {_LONGEST_URL} are accepted"
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme.lower() not in {"http", "https"}:
+        return f'"{clip_text(url, _LONGEST_SHOWN)}" is no http: or https: URL'
+    fault = http_fault(url)
+    if fault is not None:
+        return fault
+    host = urlsplit(url).hostname or ""
+    if not _ADDRESS.fullmatch(host):
+        return host_fault(host)
+    refusal = policy.refusal(host)
+    return None if refusal is None else f"{host} is {refusal}"
+
+
+def http_fault(url: str) -> str | None:
+    """Return the fault of an http(s) URL's text, as a sentence; None if it is good."""
+    try:
+        parts = urlsplit(url)
+        well_formed = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable()
+    except ValueError:  # a port that is none, brackets that hold no address
+        well_formed = False
+    return None if well_formed else f'"{clip_text(url, _LONGEST_SHOWN)}" is a malformed URL'
+
+
+def host_fault(host: str) -> str | None:
+    """Return the reason for which `host` is neither a name nor an address, as a sentence; None if it is one."""
+    try:
+        if ":" not in host:  # otherwise it is an IPv6 address, which has been in brackets
+            host.encode("idna")
+        possible = not _NO_NAME.search(host)
+    except ValueError:  # a label that is empty or too long
+        possible = False
+    return None if possible else f'"{clip_text(host, _LONGEST_SHOWN)}" cannot be the name of a host'

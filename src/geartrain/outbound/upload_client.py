@@ -19,9 +19,8 @@ import httpx
 import msgspec
 
 from geartrain.outbound.concurrency import off_loop
-from geartrain.outbound.errors import OutputFileError, innermost
+from geartrain.outbound.files import OutputFileError, innermost, open_output
 from geartrain.outbound.network import close, open_guarded_client, open_upload_client, read_rest
-from geartrain.outbound.outputs import open_output
 from geartrain.outbound.policy import AddressRefusedError
 from geartrain.outbound.retries import Retries, retry
 
@@ -47,7 +46,7 @@ _PASSING = (
 )
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Uploaded(msgspec.Struct, frozen=True):
     """A file that a receiver has taken: the URL of the last request, and the `Location` of its answer."""
 
     url: str
@@ -87,7 +86,7 @@ class UploadClient:
 
     async def put(
         self, file: FileRef, url: str, *, headers: Mapping[str, str], around: tuple[bytes, bytes] = (b"", b"")
-    ) -> Taken:
+    ) -> Uploaded:
         """Send one file between the bytes `around` it, again if the receiver fails for a moment.
 
         Raises OutputFileError: the file is unreadable, or the receiver did not take it.
@@ -123,7 +122,7 @@ class UploadClient:
 
 async def _put(
     client: httpx.AsyncClient, file: FileRef, url: str, *, headers: dict[str, str], around: tuple[bytes, bytes]
-) -> Taken:
+) -> Uploaded:
     for _ in range(_MOST_REDIRECTS + 1):
         with open_output(file) as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -137,7 +136,7 @@ async def _put(
                     await close(response)
         location = response.headers.get("location")
         if response.is_success:
-            return Taken(str(request.url), location)
+            return Uploaded(str(request.url), location)
         if location is None or response.status_code not in _REDIRECTS:
             raise _RefusedError(response.status_code)
         headers["Referer"] = url

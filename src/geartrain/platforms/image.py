@@ -1,25 +1,251 @@
-"""An image of models: the folder that it is built of, and the program that builds it."""
+"""Images of containers: the Dockerfile, the folder that an image is built of, and the program that builds it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.platforms.dockerfile import Recipe, write_dockerfile
-from geartrain.platforms.pod import MODELS
-from geartrain.platforms.wheel import write_wheel
-from geartrain.project.build_settings import BuildSettings, read_build
+from geartrain.platforms.pod import MODELS, USER
+from geartrain.project.config import CONFIG_NAME, kind_of, parse, read_text
+from geartrain.project.digest import is_passed_over
 from geartrain.project.errors import ProjectError
-from geartrain.project.listing import is_passed_over
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
+
+_IMAGE_ENVIRONMENT: Final = "/opt/geartrain"  # the virtual environment in the image
+_IMAGE_PYTHON: Final = f"{_IMAGE_ENVIRONMENT}/bin/python"
+_PIP: Final = f"{_IMAGE_PYTHON} -m pip install --no-cache-dir --disable-pip-version-check"
+_ASKS: Final = (
+    "import os, urllib.request as r; "
+    "r.urlopen('http://127.0.0.1:' + os.environ.get('PORT', '5000') + '/livez', timeout=4)"
+)
+_PIP_SECRET: Final = "--mount=type=secret,id=pip,target=/etc/pip.conf"  # noqa: S105 - an option, without a secret
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of an image. `copies` are pairs of paths, for the stage that installs and for the image itself.
+
+    `python`: the version; `install`: the arguments of pip; `run`: commands for a shell, before the models are copied.
+    `build_arguments` are those of the stage that installs, beside BUILD_PACKAGES.
+    """
+
+    python: str
+    system_packages: Sequence[str] = ()
+    build_arguments: Sequence[str] = ()
+    build_copies: Sequence[tuple[str, str]] = ()
+    install: Sequence[Sequence[str]] = ()
+    run: Sequence[str] = ()
+    copies: Sequence[tuple[str, str]] = ()
+    gpu: bool = False
+    arguments: Sequence[str] = (MODELS,)  # of `geartrain serve`
+    comment: Sequence[str] = ()
+
+
+def write_dockerfile(recipe: Recipe) -> str:
+    """Return the text. It needs nothing of BuildKit but mounts of secrets, which buildah and podman have as well."""
+    return "\n".join([*_comment(recipe.comment), *_system(recipe), *_build(recipe), *_image(recipe)]) + "\n"
+
+
+def _comment(lines: Iterable[str]) -> list[str]:
+    return [f"# {line}" for line in lines]
+
+
+def _system(recipe: Recipe) -> list[str]:
+    lines = [f"ARG BASE=docker.io/library/python:{recipe.python}-slim", "", "FROM ${BASE} AS system"]
+    if recipe.system_packages:
+        lines.append(f"RUN {_install_packages(shlex.join(recipe.system_packages))}")
+    return lines
+
+
+def _build(recipe: Recipe) -> list[str]:
+    return [
+        "",
+        "FROM system AS build",
+        "# What packages without a wheel need; empty for none.",
+        "ARG BUILD_PACKAGES=build-essential",
+        f'RUN if [ -n "$BUILD_PACKAGES" ]; then {_install_packages("$BUILD_PACKAGES")}; fi',
+        f"RUN python3 -m venv {_IMAGE_ENVIRONMENT}",
+        *(f"ARG {each}" for each in recipe.build_arguments),
+        *_copies(recipe.build_copies),
+        "WORKDIR /build",
+        *(f"RUN {_PIP_SECRET} {_PIP} {' '.join(words)}" for words in recipe.install),
+    ]
+
+
+def _image(recipe: Recipe) -> list[str]:
+    variables = {
+        "PATH": f"{_IMAGE_ENVIRONMENT}/bin:$PATH",
+        "HOST": "0.0.0.0",  # noqa: S104 - in a container
+        "HOME": "/tmp",  # noqa: S108 - as above
+        "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - as above
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if recipe.gpu:
+        variables |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    written = [f'{name}="{value}"' for name, value in variables.items()]
+    check = json.dumps([_IMAGE_PYTHON, "-c", _ASKS])
+    return [
+        "",
+        "FROM system",
+        f"COPY --from=build {_IMAGE_ENVIRONMENT} {_IMAGE_ENVIRONMENT}",
+        "ENV " + " \\\n    ".join(written),
+        *(f"RUN {command}" for command in recipe.run),
+        *_copies(recipe.copies),
+        f"WORKDIR {MODELS}",
+        f"USER {USER}:{USER}",
+        "EXPOSE 5000",
+        f"HEALTHCHECK --interval=30s --timeout=5s --start-period=10m --retries=3 CMD {check}",
+        "STOPSIGNAL SIGTERM",
+        f"CMD {json.dumps(['geartrain', 'serve', *recipe.arguments])}",
+    ]
+
+
+def _copies(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"COPY {json.dumps([source, target])}" for source, target in pairs]
+
+
+def _install_packages(names: str) -> str:
+    return f"apt-get update && apt-get install -y --no-install-recommends {names} && rm -rf /var/lib/apt/lists/*"
+
+
+_PASSED_OVER: Final = frozenset({"cuda", "cudnn", "environment", "pre_install", "python_overrides"})
+_PYTHON: Final = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+_PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.:~=-]*")  # of Debian, perhaps with a version
+_USUAL_REQUIREMENTS: Final = "requirements.txt"
+
+
+class BuildSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Build settings of a model. `python` is a version such as 3.12, "" if unset.
+
+    `requirements` is a file in the model's folder, "" for none; `run` are commands for a shell. `passed_over` are keys
+    that have no effect on an image of ours.
+    """
+
+    python: str = ""
+    system_packages: tuple[str, ...] = ()
+    python_packages: tuple[str, ...] = ()
+    requirements: str = ""
+    run: tuple[str, ...] = ()
+    gpu: bool = False
+    passed_over: tuple[str, ...] = ()
+
+
+def read_build(folder: pathlib.Path) -> BuildSettings:
+    """Read what `folder/cog.yaml` says below `build`; raises ProjectError with the key and the fix."""
+    path = folder / CONFIG_NAME
+    section = parse(path, read_text(path) or "{}").get("build") or {}
+    if not isinstance(section, Mapping):
+        raise ProjectError(f"{path}: `build` is {kind_of(section)}; write its keys indented below it")
+    reader = _Section(path, section)
+    requirements = reader.text("python_requirements", "write the name of a file, such as requirements.txt")
+    if requirements:
+        inside = (folder / requirements).resolve().is_relative_to(folder.resolve())
+        if not inside or not (folder / requirements).is_file():
+            raise ProjectError(f"{path}: `build.python_requirements` names {requirements}, which is not in {folder}")
+    elif (folder / _USUAL_REQUIREMENTS).is_file():
+        requirements = _USUAL_REQUIREMENTS
+    python = reader.text("python_version", 'write it in quotes, such as "3.12"')
+    if python and not _PYTHON.fullmatch(python):
+        raise ProjectError(f'{path}: `build.python_version` is {python!r}; write a version such as "3.12"')
+    return BuildSettings(
+        python=python,
+        system_packages=reader.packages(),
+        python_packages=reader.texts("python_packages", "write a list of lines such as `- numpy==2.1.0`"),
+        requirements=requirements,
+        run=reader.texts("run", "write a list of commands, such as `- echo hello`"),
+        gpu=section.get("gpu") is True,
+        passed_over=tuple(f"build.{key}" for key in section if key in _PASSED_OVER),
+    )
+
+
+class _Section:
+    """The keys below `build`."""
+
+    def __init__(self, path: pathlib.Path, section: Mapping[Any, Any]) -> None:
+        self._path = path
+        self._section = section
+
+    def text(self, key: str, fix: str) -> str:
+        value = self._section.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str) or not value.isprintable():
+            raise self._wrong(key, value, fix)
+        return value.strip()
+
+    def texts(self, key: str, fix: str) -> tuple[str, ...]:
+        """Return a list of lines; one of `run` may be a group with a `command`."""
+        value = self._section.get(key) or []
+        if not isinstance(value, list):
+            raise self._wrong(key, value, fix)
+        found = []
+        for each in value:
+            line = each.get("command") if isinstance(each, Mapping) and key == "run" else each
+            if not isinstance(line, str) or not line.strip() or (key != "run" and not line.isprintable()):
+                raise self._wrong(key, line, fix)
+            found.append(line.strip())
+        return tuple(found)
+
+    def packages(self) -> tuple[str, ...]:
+        fix = "write a list of packages of Debian, such as `- ffmpeg`"
+        found = self.texts("system_packages", fix)
+        for name in found:
+            if not _PACKAGE.fullmatch(name):
+                raise self._wrong("system_packages", name, fix)
+        return found
+
+    def _wrong(self, key: str, found: object, fix: str) -> ProjectError:
+        return ProjectError(f"{self._path}: `build.{key}` is {kind_of(found)}; {fix}")
+
+
+_NAME: Final = "geartrain"
+_TAG: Final = "py3-none-any"
+_NOT_IN_WHEEL: Final = frozenset({".pyc", ".pyo"})
+_DATE: Final = (2020, 1, 1, 0, 0, 0)  # of each file: the same package is the same wheel
+
+
+def write_wheel(folder: pathlib.Path) -> pathlib.Path:
+    """Write the wheel into a folder and return its path. Source: the binary distribution format of PyPA."""
+    package = pathlib.Path(__file__).parents[1]
+    installed = metadata.distribution(_NAME)
+    info = f"{_NAME}-{installed.version}.dist-info"
+    contents = {
+        f"{_NAME}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and path.suffix not in _NOT_IN_WHEEL
+    }
+    contents[f"{info}/METADATA"] = (installed.read_text("METADATA") or "").encode()
+    contents[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+    contents[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: {_NAME}\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in contents.items())
+    contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    wheel = folder / f"{_NAME}-{installed.version}-{_TAG}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+    return wheel
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
 
 Builder = Literal["docker", "podman", "buildah"]
 

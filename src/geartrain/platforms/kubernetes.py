@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from geartrain.platforms import pod
 from geartrain.platforms.manifest import Noted, noted
 from geartrain.platforms.pod import kubernetes_object, labels, metadata
-from geartrain.platforms.wanted import Wanted, claim_of, model_name_option
+from geartrain.platforms.spec import DeploymentSpec, claim_of, model_name_option
 
 Autoscaler = Literal["cpu", "queue", "keda", "none"]
 
@@ -18,24 +18,24 @@ _PENDING_EACH: Final = 4  # requests that may wait for a slot of each pod, on av
 _CALM: Final = 300  # seconds
 
 
-def kubernetes_objects(wanted: Wanted, autoscaler: Autoscaler, prometheus: str) -> list[Noted]:
+def kubernetes_objects(spec: DeploymentSpec, autoscaler: Autoscaler, prometheus: str) -> list[Noted]:
     """Return the objects. `prometheus`: its URL, as KEDA reaches it. Raises ProjectError for storage it cannot have."""
     return [
-        deployment(wanted, is_scaled=autoscaler != "none"),
-        service(wanted),
-        *_scaling(wanted, autoscaler, prometheus),
+        deployment(spec, is_scaled=autoscaler != "none"),
+        service(spec),
+        *_scaling(spec, autoscaler, prometheus),
     ]
 
 
-def deployment(wanted: Wanted, *, is_scaled: bool) -> Noted:
+def deployment(spec: DeploymentSpec, *, is_scaled: bool) -> Noted:
     """Return the Deployment; with `is_scaled` something else says how many pods it has."""
-    storage_volumes, storage_mounts = _storage(wanted)
+    storage_volumes, storage_mounts = _storage(spec)
     container = {
         "name": "geartrain",
-        "image": wanted.image,
+        "image": spec.image,
         "command": ["geartrain", "serve", pod.MODELS],
         "args": [
-            *model_name_option(wanted),
+            *model_name_option(spec),
             "--host=0.0.0.0",
             f"--port={HTTP_PORT}",
             noted(f"--admin-port={ADMIN_PORT}", "Metrics and administration, which the Service does not offer."),
@@ -45,13 +45,13 @@ def deployment(wanted: Wanted, *, is_scaled: bool) -> Noted:
         "env": pod.environment(),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}, {"name": "admin", "containerPort": ADMIN_PORT}],
         **pod.probes("/readyz", "/livez", "http"),
-        "resources": pod.resources(wanted),
+        "resources": pod.resources(spec),
         "securityContext": pod.SECURITY,
         "volumeMounts": pod.mounts(*storage_mounts),
     }
     template = {
         "metadata": {
-            "labels": labels(wanted),
+            "labels": labels(spec),
             "annotations": {
                 "prometheus.io/scrape": "true",
                 "prometheus.io/path": "/metrics",
@@ -66,13 +66,13 @@ def deployment(wanted: Wanted, *, is_scaled: bool) -> Noted:
             "volumes": pod.volumes(*storage_volumes),
         },
     }
-    number = {} if is_scaled else {"replicas": wanted.replicas}  # else an update undoes what was scaled
+    number = {} if is_scaled else {"replicas": spec.replicas}  # else an update undoes what was scaled
     return kubernetes_object(
         "apps/v1/Deployment",
-        metadata(wanted),
+        metadata(spec),
         {
             **number,
-            "selector": {"matchLabels": labels(wanted)},
+            "selector": {"matchLabels": labels(spec)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": template,
         },
@@ -80,23 +80,23 @@ def deployment(wanted: Wanted, *, is_scaled: bool) -> Noted:
     )
 
 
-def _storage(wanted: Wanted) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _storage(spec: DeploymentSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volume with the models and where it is mounted; nothing where they are in the image."""
-    if not wanted.storage:
+    if not spec.storage:
         return [], []
-    claim, path = claim_of(wanted)
+    claim, path = claim_of(spec)
     volume = {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
     mount = {"name": "models", "mountPath": pod.MODELS, "readOnly": True, **({"subPath": path} if path else {})}
     return [volume], [mount]
 
 
-def service(wanted: Wanted) -> Noted:
+def service(spec: DeploymentSpec) -> Noted:
     """Return the Service."""
     return kubernetes_object(
         "v1/Service",
-        metadata(wanted),
+        metadata(spec),
         {
-            "selector": labels(wanted),
+            "selector": labels(spec),
             "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
         },
         comment=[
@@ -107,25 +107,25 @@ def service(wanted: Wanted) -> Noted:
     )
 
 
-def _scaling(wanted: Wanted, autoscaler: Autoscaler, prometheus: str) -> list[Noted]:
+def _scaling(spec: DeploymentSpec, autoscaler: Autoscaler, prometheus: str) -> list[Noted]:
     if autoscaler == "cpu":
-        return [by_processors(wanted)]
+        return [by_processors(spec)]
     if autoscaler == "queue":
-        return [by_queue(wanted)]
-    return [by_keda(wanted, prometheus)] if autoscaler == "keda" else []
+        return [by_queue(spec)]
+    return [by_keda(spec, prometheus)] if autoscaler == "keda" else []
 
 
-def by_processors(wanted: Wanted) -> Noted:
+def by_processors(spec: DeploymentSpec) -> Noted:
     """Return an autoscaler that needs nothing but the metrics server."""
     metric = {
         "type": "Resource",
         "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
     }
     comment = ["More pods when the processors are busy. For models on a GPU, scale by the requests that wait instead."]
-    return _autoscaler(wanted, metric, comment)
+    return _autoscaler(spec, metric, comment)
 
 
-def by_queue(wanted: Wanted) -> Noted:
+def by_queue(spec: DeploymentSpec) -> Noted:
     """Return an autoscaler by the requests that wait, which Prometheus has to tell."""
     metric = {
         "type": "Pods",
@@ -138,17 +138,17 @@ def by_queue(wanted: Wanted) -> Noted:
         f"More pods when more than {_PENDING_EACH} requests wait in each, on average.",
         "It needs an adapter for metrics of Prometheus.",
     ]
-    return _autoscaler(wanted, metric, comment)
+    return _autoscaler(spec, metric, comment)
 
 
-def _autoscaler(wanted: Wanted, metric: dict[str, Any], comment: list[str]) -> Noted:
+def _autoscaler(spec: DeploymentSpec, metric: dict[str, Any], comment: list[str]) -> Noted:
     return kubernetes_object(
         "autoscaling/v2/HorizontalPodAutoscaler",
-        metadata(wanted),
+        metadata(spec),
         {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": wanted.name},
-            "minReplicas": wanted.replicas,
-            "maxReplicas": wanted.max_replicas,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name},
+            "minReplicas": spec.replicas,
+            "maxReplicas": spec.max_replicas,
             "metrics": [metric],
             "behavior": {"scaleDown": {"stabilizationWindowSeconds": _CALM}},
         },
@@ -156,16 +156,16 @@ def _autoscaler(wanted: Wanted, metric: dict[str, Any], comment: list[str]) -> N
     )
 
 
-def by_keda(wanted: Wanted, prometheus: str) -> Noted:
+def by_keda(spec: DeploymentSpec, prometheus: str) -> Noted:
     """Return an autoscaler of KEDA by the requests that wait."""
-    pods = f'namespace="{wanted.namespace or "default"}",pod=~"{wanted.name}-.*"'
+    pods = f'namespace="{spec.namespace or "default"}",pod=~"{spec.name}-.*"'
     return kubernetes_object(
         "keda.sh/v1alpha1/ScaledObject",
-        metadata(wanted),
+        metadata(spec),
         {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": wanted.name},
-            "minReplicaCount": wanted.replicas,
-            "maxReplicaCount": wanted.max_replicas,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name},
+            "minReplicaCount": spec.replicas,
+            "maxReplicaCount": spec.max_replicas,
             "pollingInterval": 5,
             "cooldownPeriod": _CALM,
             "triggers": [

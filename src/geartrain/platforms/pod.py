@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from geartrain.platforms.manifest import Noted, noted
-from geartrain.platforms.wanted import Wanted
+from geartrain.platforms.spec import DeploymentSpec
 
 USER: Final = 10001  # of the image
 MODELS: Final = "/models"  # in the image
@@ -58,11 +58,11 @@ def probes(ready: str, live: str, port: str | int) -> dict[str, Any]:
     }
 
 
-def resources(wanted: Wanted) -> dict[str, Any]:
+def resources(spec: DeploymentSpec) -> dict[str, Any]:
     """Return the resources of a container."""
     limits: dict[str, Any] = {"memory": "4Gi", "ephemeral-storage": "8Gi"}
-    if wanted.gpus:
-        limits["nvidia.com/gpu"] = str(wanted.gpus)
+    if spec.gpus:
+        limits["nvidia.com/gpu"] = str(spec.gpus)
     return {
         "requests": {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"},
         "limits": noted(limits, "The memory of /dev/shm counts."),
@@ -95,20 +95,20 @@ def volumes(*others: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def metadata(wanted: Wanted, name: str = "", *, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+def metadata(spec: DeploymentSpec, name: str = "", *, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the metadata of an object."""
-    found: dict[str, Any] = {"name": name or wanted.name}
-    if wanted.namespace:
-        found["namespace"] = wanted.namespace
-    found["labels"] = labels(wanted)
+    found: dict[str, Any] = {"name": name or spec.name}
+    if spec.namespace:
+        found["namespace"] = spec.namespace
+    found["labels"] = labels(spec)
     if annotations:
         found["annotations"] = annotations
     return found
 
 
-def labels(wanted: Wanted) -> dict[str, str]:
+def labels(spec: DeploymentSpec) -> dict[str, str]:
     """Return the labels of what belongs together."""
-    return {"app.kubernetes.io/name": wanted.name}
+    return {"app.kubernetes.io/name": spec.name}
 
 
 def kubernetes_object(

@@ -7,7 +7,7 @@ from typing import Final
 from geartrain.platforms import pod
 from geartrain.platforms.manifest import Noted, noted
 from geartrain.platforms.pod import kubernetes_object, metadata
-from geartrain.platforms.wanted import Wanted, is_name
+from geartrain.platforms.spec import DeploymentSpec, is_name
 from geartrain.project.errors import ProjectError
 
 DEFAULT_SERVER: Final = "geartrain"
@@ -18,18 +18,18 @@ _GRPC_PORT: Final = 9500
 _CAPABILITIES: Final = ("geartrain", "sklearn", "xgboost", "lightgbm", "onnx", "python")
 
 
-def seldon_objects(wanted: Wanted, server: str) -> list[Noted]:
+def seldon_objects(spec: DeploymentSpec, server: str) -> list[Noted]:
     """Return the objects; raises ProjectError where it is not said where the models lie."""
-    if not wanted.storage:
+    if not spec.storage:
         raise ProjectError("Seldon fetches the models itself; say where they lie: --storage-uri gs://bucket/models")
-    return [serving(wanted, server), *(model(wanted, name, server) for name in wanted.models)]
+    return [serving(spec, server), *(model(spec, name, server) for name in spec.models)]
 
 
-def serving(wanted: Wanted, server: str) -> Noted:
+def serving(spec: DeploymentSpec, server: str) -> Noted:
     """Return the Server."""
     container = {
         "name": _CONFIG,
-        "image": wanted.image,
+        "image": spec.image,
         "command": ["geartrain", "serve", _MODELS],
         "args": [
             noted("--load=none", "The folder is empty at first. Seldon's agent loads what it has fetched."),
@@ -40,20 +40,20 @@ def serving(wanted: Wanted, server: str) -> Noted:
         ],
         "env": pod.environment(),
         **pod.probes("/v2/health/ready", "/v2/health/live", "server-http"),
-        "resources": pod.resources(wanted),
+        "resources": pod.resources(spec),
         "securityContext": {**pod.SECURITY, "runAsNonRoot": True},
         "volumeMounts": pod.mounts(),
     }
-    found = metadata(wanted, server)
+    found = metadata(spec, server)
     found["labels"] = {"app.kubernetes.io/name": server}
     return kubernetes_object(
         "mlops.seldon.io/v1alpha1/Server",
         found,
         {
             "serverConfig": _CONFIG,
-            "replicas": wanted.replicas,
-            "minReplicas": wanted.replicas,
-            "maxReplicas": wanted.max_replicas,
+            "replicas": spec.replicas,
+            "minReplicas": spec.replicas,
+            "maxReplicas": spec.max_replicas,
             "capabilities": list(_CAPABILITIES),
             "podSpec": {
                 "terminationGracePeriodSeconds": pod.GRACE,
@@ -68,14 +68,14 @@ def serving(wanted: Wanted, server: str) -> Noted:
     )
 
 
-def model(wanted: Wanted, name: str, server: str) -> Noted:
+def model(spec: DeploymentSpec, name: str, server: str) -> Noted:
     """Return one Model; raises ProjectError for a name that it cannot have."""
-    if wanted.is_folder and not is_name(name):
+    if spec.is_folder and not is_name(name):
         raise ProjectError(f"{name!r} is no name for objects of Kubernetes; rename its folder")
-    uri = f"{wanted.storage.rstrip('/')}/{name}" if wanted.is_folder else wanted.storage
+    uri = f"{spec.storage.rstrip('/')}/{name}" if spec.is_folder else spec.storage
     return kubernetes_object(
         "mlops.seldon.io/v1alpha1/Model",
-        metadata(wanted, name if wanted.is_folder else wanted.name),
-        {"storageUri": uri, "server": server, "requirements": ["geartrain"], "replicas": wanted.replicas},
+        metadata(spec, name if spec.is_folder else spec.name),
+        {"storageUri": uri, "server": server, "requirements": ["geartrain"], "replicas": spec.replicas},
         comment=["A model, which Seldon fetches and has the server load."],
     )

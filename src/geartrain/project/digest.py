@@ -1,6 +1,7 @@
-"""The digest of a model: from the names, sizes and times of its files, it tells whether they have changed.
+"""Digests of models: from the names, sizes and times of their files, they tell whether something has changed.
 
-No file's content is read, but for a `cog.yaml` or `geartrain.yaml` that says whether the model is code.
+No file's content is read, but for a `cog.yaml` or `geartrain.yaml` that says whether the model is code. Contents of
+large folders are remembered, because a model may keep 100,000 files beside its code.
 """
 
 from __future__ import annotations
@@ -10,15 +11,109 @@ import hashlib
 import itertools
 import os
 import pathlib
+import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from geartrain.project.config import USUAL_FILES, code_file, read_config
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import known_suffixes
-from geartrain.project.listing import Listings, is_passed_over
-from geartrain.project.model_settings import settings_of
+from geartrain.project.modelfile import settings_of
 from geartrain.project.settings import SETTINGS_NAMES
+from geartrain.project.source import ModelSource
+
+_LARGE: Final = 1000  # entries from which on a folder is remembered
+_FRESH: Final = 2.0  # seconds for which a change of a folder may not show in its time of modification
+_LIFE: Final = 30.0  # seconds for which a listing is used, for file systems that do not keep that time
+
+_IGNORED_FOLDERS: Final = frozenset({"__pycache__", "node_modules"})
+_ENVIRONMENT: Final = "pyvenv.cfg"  # a folder with this file is a virtual environment
+
+
+class Listing(NamedTuple):
+    """The names of the folders and of the files that count in a folder, in order, and which of them are links."""
+
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    links: frozenset[str] = frozenset()
+    is_environment: bool = False
+
+
+class _Remembered(NamedTuple):
+    modified_at: int  # nanoseconds
+    listed_at: float  # seconds, of time.monotonic
+    listing: Listing
+
+
+class Listings:
+    """Lists folders. It may be shared by threads."""
+
+    def __init__(self) -> None:
+        self._remembered: dict[tuple[str, object], _Remembered] = {}
+
+    def list(self, folder: str, counts: Callable[[str], bool]) -> Listing:
+        """Return the contents of a folder, without hidden files, an editor's or a cache; empty if it cannot be read.
+
+        `counts` returns True for the name of a file that counts. It has to be the same object each time.
+        """
+        key = (folder, counts)
+        known = self._remembered.get(key)
+        if known is not None:
+            is_young = time.monotonic() - known.listed_at < _LIFE
+            if is_young and known.modified_at == _modified_at(folder):
+                return known.listing
+            self._remembered.pop(key, None)
+        modified_at = _modified_at(folder)
+        listing, number = _read(folder, counts)
+        if number >= _LARGE and modified_at is not None and time.time() - modified_at / 1e9 > _FRESH:
+            self._remembered[key] = _Remembered(modified_at, time.monotonic(), listing)
+        return listing
+
+
+def is_passed_over(name: str) -> bool:
+    """True if a file or folder of this name never belongs to a model: it is hidden, an editor's or a cache."""
+    return name[0] in ".#" or name[-1] == "~" or name in _IGNORED_FOLDERS
+
+
+def _read(folder: str, counts: Callable[[str], bool]) -> tuple[Listing, int]:
+    """Return the contents of a folder, and the number of all its entries."""
+    folders: list[str] = []
+    files: list[str] = []
+    links: list[str] = []
+    number, is_environment = 0, False
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                number += 1
+                name = entry.name
+                is_environment = is_environment or name == _ENVIRONMENT
+                if is_passed_over(name):
+                    continue
+                is_folder = _is_folder(entry)
+                if not is_folder and not counts(name):
+                    continue
+                (folders if is_folder else files).append(name)
+                if entry.is_symlink():
+                    links.append(name)
+    except OSError:
+        pass  # gone, or not to be read: what has been found is all there is
+    listing = Listing(tuple(sorted(folders)), tuple(sorted(files)), frozenset(links), is_environment)
+    return listing, number
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads to itself
+
+
+def _modified_at(folder: str) -> int | None:
+    try:
+        return pathlib.Path(folder).stat().st_mtime_ns
+    except OSError:
+        return None
+
 
 _SOURCES: Final = frozenset({".pbtxt", ".py", ".yaml", ".yml"})
 _SCRATCH: Final = frozenset({".lock", ".log", ".part", ".pyc", ".pyo", ".tmp"})
@@ -198,3 +293,43 @@ def _line(path: str, name: str, *, is_link: bool) -> str:
     except OSError:
         return f"{name}{target} ?"  # a link to nothing, or gone in this moment
     return f"{name}{target} {found.st_size} {found.st_mtime_ns}"
+
+
+class ModelAlone:
+    """One model as `ModelsOnDisk`. It is always there: what cannot be loaded is told by the attempt to load it."""
+
+    def __init__(self, source: ModelSource, target: str | None = None) -> None:
+        """`target` is what `source` was found by; by default the folder of `source`."""
+        self._name = source.name
+        self._digests = Digests()
+        path = pathlib.Path.cwd() if target is None else pathlib.Path(target)
+        if target is not None and not path.exists():
+            path = pathlib.Path(target.rpartition(":")[0])  # `run.py:Runner`, or else a module
+        self.root = unresolved(path if path.is_dir() else path.parent) if path.exists() else source.root
+        self._file = unresolved(path) if path.is_file() and source.backend is not None else None
+        # A variable may name code that is not usual in this folder.
+        self._is_folder = path.is_dir() and (source.backend is not None or counts_as_code(path))
+
+    def candidates(self) -> list[str]:
+        return [self._name]
+
+    def name_of(self, _path: pathlib.Path) -> str:
+        """Return the model that a path belongs to."""
+        return self._name
+
+    def digest(self, _name: str) -> str:
+        if self._file is not None:
+            return self._digests.of_file(self._file)
+        return self._digests.of_folder(self.root) if self._is_folder else self._digests.of_code(self.root)
+
+    def content(self, _name: str) -> str:
+        """Return the digest of every file that may belong to the model; see `Digests.of_content`."""
+        return self._digests.of_content(self.root)
+
+    def holds_model(self, _name: str) -> bool:
+        return True
+
+
+def unresolved(path: pathlib.Path) -> pathlib.Path:
+    """Return an absolute path whose links are kept, because they may be switched to something else."""
+    return path.resolve() if ".." in path.parts else path.absolute()

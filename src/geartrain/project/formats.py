@@ -3,14 +3,111 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from geartrain.project import sniffing
 from geartrain.project.errors import ProjectError
+
+_PEEK: Final = 4096  # bytes
+_CONFIG_PEEK: Final = 1024 * 1024
+_PICKLE_PEEK: Final = 256 * 1024  # the classes of a pipeline may come after its vocabulary
+_PICKLE: Final = b"\x80"  # and the protocol's number, from 2 on
+_PROTOCOLS: Final = range(2, 6)
+_COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x04\x22\x4d\x18")
+_ESTIMATORS: Final = (b"sklearn", b"xgboost", b"lightgbm", b"catboost")
+_MANY: Final = 20_000  # files in a zip
+
+
+def head(path: Path, size: int = _PEEK) -> bytes:
+    """Return the first bytes of a file; none of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def is_pickle(path: Path) -> bool:
+    """True if a file is a pickle, or one that joblib has compressed: to load it can run code."""
+    first = head(path, 8)
+    return (first[:1] == _PICKLE and len(first) > 1 and first[1] in _PROTOCOLS) or first.startswith(_COMPRESSED)
+
+
+def is_estimator(path: Path) -> bool:
+    """True if a pickle holds an estimator of scikit-learn, or of a library that follows it."""
+    if not is_pickle(path):
+        return False
+    start = head(path, _PICKLE_PEEK)
+    return start.startswith(_COMPRESSED) or any(name in start for name in _ESTIMATORS)
+
+
+def is_xgboost_json(path: Path) -> bool:
+    """True if a JSON file is a model of XGBoost."""
+    start = head(path).lstrip()
+    return start.startswith(b"{") and b'"learner"' in start
+
+
+def is_lightgbm_text(path: Path) -> bool:
+    """True if a text file is a model of LightGBM."""
+    return head(path, 16).replace(b"\r\n", b"\n").startswith(b"tree\nversion=")
+
+
+def is_torchscript(path: Path) -> bool:
+    """True if a file of torch holds code: weights alone are no model that can be run."""
+    names = zip_names(path)
+    return any("/code/" in name for name in names) and any(name.endswith("constants.pkl") for name in names)
+
+
+def zip_names(path: Path) -> list[str]:
+    """Return the names of the files in a zip; none for any other file."""
+    import zipfile  # here, because few models need it
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()[:_MANY]
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return []
+
+
+def is_saved_model(folder: Path) -> bool:
+    """True if a folder is a SavedModel of TensorFlow."""
+    return (folder / "saved_model.pb").is_file()
+
+
+def is_language_model(folder: Path) -> bool:
+    """Return True for a folder with a model of transformers that goes on with a text, in safetensors."""
+    return not (folder / "modules.json").is_file() and _is_transformer(folder, rb"ForCausalLM|LMHeadModel")
+
+
+def is_whisper(folder: Path) -> bool:
+    """Return True for a folder with a Whisper of transformers, which writes down speech, in safetensors."""
+    return _is_transformer(folder, rb"WhisperForConditionalGeneration")
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """Return True for a folder with a model of transformers for the classification of texts, in safetensors."""
+    if (folder / "modules.json").is_file():
+        about = head(folder / "config_sentence_transformers.json")
+        if re.search(rb'"model_type"\s*:\s*"CrossEncoder"', about) is None:
+            return False
+    return _is_transformer(folder, rb"ForSequenceClassification")
+
+
+def _is_transformer(folder: Path, kinds: bytes) -> bool:
+    start = head(folder / "config.json", _CONFIG_PEEK)
+    found = re.search(rb'"architectures"\s*:\s*\[\s*"\w*(?:' + kinds + rb')"', start)
+    return found is not None and any(folder.glob("*.safetensors"))
+
+
+def is_sentence_transformer(folder: Path) -> bool:
+    """True if a folder is a model of sentence-transformers, or the transformer alone that can be made into one."""
+    markers = ("modules.json", "model.safetensors", "config_sentence_transformers.json")
+    return (folder / "config.json").is_file() and any((folder / name).is_file() for name in markers)
+
 
 _BACKENDS_GROUP: Final = "geartrain.backends"
 _SUFFIXES_GROUP: Final = "geartrain.suffixes"
@@ -40,7 +137,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 def _is_no_archive(path: Path) -> bool:
     """True if a scikit-learn file is none of skops: whatever else it is called, only an archive is never unpickled."""
-    return not sniffing.head(path, 4).startswith(b"PK\x03\x04")
+    return not head(path, 4).startswith(b"PK\x03\x04")
 
 
 def _has_pickled_weights(folder: Path) -> bool:
@@ -53,7 +150,7 @@ FORMATS: Final = (
         backend="torch",
         platforms=("pytorch_torchscript", "pytorch_libtorch"),
         suffixes=(".pt", ".pth"),
-        is_one=sniffing.is_torchscript,
+        is_one=is_torchscript,
     ),
     Format(backend="torch", platforms=("pytorch_export",), suffixes=(".pt2",)),
     Format(backend="sklearn", platforms=("sklearn_joblib",), suffixes=(".joblib",), runs_code=_is_no_archive),
@@ -61,29 +158,29 @@ FORMATS: Final = (
         backend="sklearn",
         platforms=("sklearn_pickle",),
         suffixes=(".pkl", ".pickle"),
-        is_one=sniffing.is_estimator,
+        is_one=is_estimator,
         runs_code=_is_no_archive,
     ),
     Format(backend="sklearn", platforms=("sklearn_skops",), suffixes=(".skops",), runs_code=_is_no_archive),
     Format(backend="xgboost", platforms=("xgboost_ubj",), suffixes=(".ubj",)),
-    Format(backend="xgboost", platforms=("xgboost_json",), suffixes=(".json",), is_one=sniffing.is_xgboost_json),
-    Format(backend="lightgbm", platforms=("lightgbm_text",), suffixes=(".txt",), is_one=sniffing.is_lightgbm_text),
+    Format(backend="xgboost", platforms=("xgboost_json",), suffixes=(".json",), is_one=is_xgboost_json),
+    Format(backend="lightgbm", platforms=("lightgbm_text",), suffixes=(".txt",), is_one=is_lightgbm_text),
     Format(backend="catboost", platforms=("catboost_cbm",), suffixes=(".cbm",)),
     Format(
         backend="tensorflow",
         platforms=("tensorflow_savedmodel",),
         suffixes=(".savedmodel",),
-        is_one=sniffing.is_saved_model,
+        is_one=is_saved_model,
         is_folder=True,
     ),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
-    Format(backend="whisper", platforms=("whisper",), is_one=sniffing.is_whisper, is_folder=True),
-    Format(backend="transformers", platforms=("transformers",), is_one=sniffing.is_language_model, is_folder=True),
-    Format(backend="cross_encoder", platforms=("cross_encoder",), is_one=sniffing.is_cross_encoder, is_folder=True),
+    Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
+    Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),
+    Format(backend="cross_encoder", platforms=("cross_encoder",), is_one=is_cross_encoder, is_folder=True),
     Format(
         backend="sentence_transformers",
         platforms=("sentence_transformers",),
-        is_one=sniffing.is_sentence_transformer,
+        is_one=is_sentence_transformer,
         is_folder=True,
         runs_code=_has_pickled_weights,
     ),
@@ -147,7 +244,7 @@ def can_run_code(path: Path, backend: str) -> bool:
     """True if loading a file can run code that is in it."""
     own = [each for each in FORMATS if each.backend == backend]
     if not own:
-        return path.is_file() and sniffing.is_pickle(path)  # of a backend of another package
+        return path.is_file() and is_pickle(path)  # of a backend of another package
     return any(each.runs_code(path) for each in own)
 
 

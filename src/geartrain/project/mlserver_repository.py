@@ -10,12 +10,10 @@ from typing import Final
 
 import msgspec
 
-from geartrain.project.alone import unresolved
 from geartrain.project.config import code_file
-from geartrain.project.digest import Digests
+from geartrain.project.digest import Digests, is_passed_over, unresolved
 from geartrain.project.errors import ProjectError
 from geartrain.project.foreign.mlserver_settings import SERVER_NAME, identify, read_mlserver
-from geartrain.project.listing import is_passed_over
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.settings import MLSERVER_NAME, read_settings

@@ -9,12 +9,10 @@ from typing import Final
 
 import msgspec
 
-from geartrain.project.alone import unresolved
 from geartrain.project.config import code_file
-from geartrain.project.digest import Digests
+from geartrain.project.digest import Digests, unresolved
 from geartrain.project.errors import ProjectError
-from geartrain.project.model_settings import has_settings, settings_of
-from geartrain.project.modelfile import seen_file
+from geartrain.project.modelfile import has_settings, seen_file, settings_of
 from geartrain.project.precheck import precheck
 from geartrain.project.settings import MLSERVER_NAME, SETTINGS_NAME, Settings
 from geartrain.project.source import ModelSource, find_model

@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.project.batching_settings import read_batching
+from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project.config import kind_of, parse, read_environment, read_text
-from geartrain.project.device_settings import Devices, read_devices
-from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
-from geartrain.project.priority_settings import make_priorities, read_levels
-from geartrain.project.weight_settings import Weights, read_weights
+from geartrain.project.quantities import read_any_duration
+from geartrain.project.setting_values import (
+    Devices,
+    Weights,
+    make_priorities,
+    read_batching,
+    read_devices,
+    read_levels,
+    read_weights,
+)
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 TRITON_NAME: Final = "config.pbtxt"
 MLSERVER_NAME: Final = "model-settings.json"
 SETTINGS_NAMES: Final = (SETTINGS_NAME, TRITON_NAME, MLSERVER_NAME)
-
-_FIXES: Final = {
-    "versions": "write `all`, `latest`, `latest: 2` indented below it, or a list of numbers such as `[1, 3]`",
-    "default_version": "write `latest`, or the number of a version",
-    "replicas": "write a whole number of at least 1",
-    "slots": "write a whole number of at least 1",
-    "queue": "write a whole number, 0 for no queue",
-    "environment": "write a list of `KEY=VALUE` lines",
-    "platform": "write the name of a platform, such as `onnx_onnxv1`",
-    "backend": "write the name of a backend, such as `onnx`",
-    "file": "write the name of a file in the model's folder, such as `model.onnx`",
-    "parameters": "write keys and values indented below it",
-    "timeout": "write seconds, or a time such as 90s, 5m or 1h; 0 for no limit",
-    "retry": "write `always`, or `never`",
-    "priority_levels": "write a number of levels, or a list with keys such as `timeout: 2s` for each",
-    "default_priority": "write the number of a level, 1 for the highest",
-    "batching": "write `off`, or keys such as `max_size: 64` indented below it",
-    "devices": "write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]",
-    "gpus_per_replica": "write a whole number of at least 1",
-    "cpus_per_replica": "write a whole number of at least 1",
-    "warmup": "write a list of inputs, such as `- text: hello`",
-    "examples": "write a list of inputs, such as `- text: hello`",
-    "weights": "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`",
-}
-SETTINGS_KEYS: Final = frozenset(_FIXES)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
-    before the model is loaded.
+    before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
 
     `origin` is the name of the file with all this. Of another server's file, `declared` has the tensors of the
     model, `stated` the configuration as it is written there, and `remarks` has sentences for the operator about
@@ -95,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    openai: OpenAISettings = USUAL_OPENAI
     weights: tuple[Weights, ...] = ()
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
@@ -136,10 +117,12 @@ def read_settings(folder: pathlib.Path, base: Settings = NO_SETTINGS) -> Setting
         return base
     document = parse(path, text, example="replicas: 2")
     for key in document:
-        if key not in _FIXES:
+        if key not in _KEYS:
             raise ProjectError(f"{path}: there is no key `{key}`; {_offer(str(key))}")
     said: dict[str, Any] = {
-        key: _value(path, document, key, read=read) for key, read in _READERS.items() if document.get(key) is not None
+        name: _value(path, document, name, read=key.read)
+        for name, key in _KEYS.items()
+        if key.read is not None and document.get(name) is not None
     }
     if document.get("environment") is not None:
         said["environment"] = read_environment(path, document)
@@ -175,8 +158,8 @@ def _check_backend(settings: Settings) -> None:
 def _offer(key: str) -> str:
     import difflib  # late: as above
 
-    close = difflib.get_close_matches(key, _FIXES, n=1)
-    return f"did you mean `{close[0]}`?" if close else f"there are {', '.join(_FIXES)}"
+    close = difflib.get_close_matches(key, _KEYS, n=1)
+    return f"did you mean `{close[0]}`?" if close else f"there are {', '.join(_KEYS)}"
 
 
 def _value(path: pathlib.Path, document: Mapping[object, object], key: str, *, read: Callable[[object], Any]) -> Any:
@@ -189,7 +172,7 @@ def _value(path: pathlib.Path, document: Mapping[object, object], key: str, *, r
     except ProjectError as error:
         raise ProjectError(f"{path}: {error.message}") from None
     except ValueError:
-        raise ProjectError(f"{path}: `{key}` is {kind_of(found)}; {_FIXES[key]}") from None
+        raise ProjectError(f"{path}: `{key}` is {kind_of(found)}; {_KEYS[key].fix}") from None
 
 
 def _priorities(path: pathlib.Path, document: Mapping[object, object]) -> Priorities:
@@ -240,6 +223,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
+def _openai(value: object) -> OpenAISettings:
+    from geartrain.project.openai_settings import read_openai  # late: few models have it
+
+    return read_openai(value)
+
+
 def _inputs(value: object) -> tuple[bytes, ...]:
     """Return a list of inputs as JSON."""
     if not isinstance(value, list) or not value:
@@ -266,23 +255,42 @@ def _versions(value: object) -> tuple[int, ...] | int | None:
     raise ValueError
 
 
-_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "versions": _versions,
-    "default_version": _default,
-    "replicas": _positive,
-    "slots": _positive,
-    "queue": _natural,
-    "timeout": read_any_duration,
-    "retry": _retry,
-    "platform": _text,
-    "backend": _text,
-    "file": _file,
-    "parameters": _mapping,
-    "batching": read_batching,
-    "warmup": _inputs,
-    "examples": _inputs,
-    "devices": read_devices,
-    "gpus_per_replica": _positive,
-    "cpus_per_replica": _positive,
-    "weights": read_weights,
+class _Key(NamedTuple):
+    """A key of `geartrain.yaml`: the fix of a wrong value, and the reading of a right one.
+
+    `read` raises ValueError; None for a key that is read together with others.
+    """
+
+    fix: str
+    read: Callable[[Any], Any] | None = None
+
+
+_KEYS: Final[Mapping[str, _Key]] = {
+    "versions": _Key(
+        "write `all`, `latest`, `latest: 2` indented below it, or a list of numbers such as `[1, 3]`", _versions
+    ),
+    "default_version": _Key("write `latest`, or the number of a version", _default),
+    "replicas": _Key("write a whole number of at least 1", _positive),
+    "slots": _Key("write a whole number of at least 1", _positive),
+    "queue": _Key("write a whole number, 0 for no queue", _natural),
+    "environment": _Key("write a list of `KEY=VALUE` lines"),
+    "platform": _Key("write the name of a platform, such as `onnx_onnxv1`", _text),
+    "backend": _Key("write the name of a backend, such as `onnx`", _text),
+    "file": _Key("write the name of a file in the model's folder, such as `model.onnx`", _file),
+    "parameters": _Key("write keys and values indented below it", _mapping),
+    "timeout": _Key("write seconds, or a time such as 90s, 5m or 1h; 0 for no limit", read_any_duration),
+    "retry": _Key("write `always`, or `never`", _retry),
+    "priority_levels": _Key("write a number of levels, or a list with keys such as `timeout: 2s` for each"),
+    "default_priority": _Key("write the number of a level, 1 for the highest"),
+    "batching": _Key("write `off`, or keys such as `max_size: 64` indented below it", read_batching),
+    "devices": _Key("write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]", read_devices),
+    "gpus_per_replica": _Key("write a whole number of at least 1", _positive),
+    "cpus_per_replica": _Key("write a whole number of at least 1", _positive),
+    "warmup": _Key("write a list of inputs, such as `- text: hello`", _inputs),
+    "examples": _Key("write a list of inputs, such as `- text: hello`", _inputs),
+    "openai": _Key("write keys such as `serve: [chat]` indented below it", _openai),
+    "weights": _Key(
+        "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`", read_weights
+    ),
 }
+SETTINGS_KEYS: Final = frozenset(_KEYS)

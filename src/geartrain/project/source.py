@@ -12,13 +12,12 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, read_config
-from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
-from geartrain.project.model_settings import settings_of
-from geartrain.project.modelfile import ModelFile, file_in, file_named
+from geartrain.project.modelfile import ModelFile, file_in, file_named, settings_of
+from geartrain.project.setting_values import Devices, Weights
 from geartrain.project.settings import SETTINGS_NAME, Settings
 from geartrain.project.variables import (
     CONCURRENCY,
@@ -29,7 +28,6 @@ from geartrain.project.variables import (
     effective_environment,
     resolve,
 )
-from geartrain.project.weight_settings import Weights
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 
@@ -48,7 +46,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     In `mode` "train" the runner trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `examples`, `devices`,
+    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `examples`, `openai`, `devices`,
     `gpus_per_replica` and `cpus_per_replica` are those of its `geartrain.yaml`.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
@@ -77,6 +75,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
     examples: tuple[bytes, ...] = ()
+    openai: OpenAISettings = USUAL_OPENAI
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
@@ -163,6 +162,7 @@ def find_model(
         batching=settings.batching,
         warmup=settings.warmup,
         examples=settings.examples,
+        openai=settings.openai,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
@@ -213,6 +213,7 @@ def _file_source(
         batching=settings.batching,
         warmup=settings.warmup,
         examples=settings.examples,
+        openai=settings.openai,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,

@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from geartrain.ray.names import DEPLOYMENT
+from geartrain.ray.config import DEPLOYMENT
 from geartrain.ray.options import ReplicaOptions, absolute, check_options, read_scale
 from geartrain.ray.replica import Replica
 from geartrain.ray.scaling import by_queue

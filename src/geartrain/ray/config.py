@@ -13,8 +13,11 @@ import msgspec
 
 from geartrain.platforms.manifest import Noted, noted
 from geartrain.project.errors import ProjectError
-from geartrain.ray.names import DEPLOYMENT
 from geartrain.ray.options import ONE, Scale, absolute, check_options
+
+DEPLOYMENT: Final = "geartrain"
+"""The name of the one deployment of each application."""
+
 
 SERVICES: Final = "geartrain.ray.services:add_to_server"
 POLICY: Final = "geartrain.ray.scaling:by_queue"
@@ -22,8 +25,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _HAPROXY: Final = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which models are to be served, and how.
+class ApplicationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Models of an application of Ray Serve, and its settings.
 
     Attributes:
         models: what `geartrain serve` takes, as each node has it.
@@ -57,14 +60,14 @@ def name_of(models: str) -> str:
     return name or "geartrain"
 
 
-def serve_config(wanted: Wanted) -> Noted:
+def serve_config(spec: ApplicationSpec) -> Noted:
     """Return the config file, with comments; raises `ProjectError` for what Serve would not take."""
-    check_options(wanted.options, wanted.scale)
-    if not _NAME.fullmatch(wanted.name):
-        raise ProjectError(f"{wanted.name!r} is no name of an application; write letters, digits, `-` and `_`")
-    if not wanted.route_prefix.startswith("/") or (wanted.route_prefix != "/" and wanted.route_prefix.endswith("/")):
-        raise ProjectError(f"{wanted.route_prefix!r} is no route prefix; write / or for example /models")
-    http, grpc = wanted.ports
+    check_options(spec.options, spec.scale)
+    if not _NAME.fullmatch(spec.name):
+        raise ProjectError(f"{spec.name!r} is no name of an application; write letters, digits, `-` and `_`")
+    if not spec.route_prefix.startswith("/") or (spec.route_prefix != "/" and spec.route_prefix.endswith("/")):
+        raise ProjectError(f"{spec.route_prefix!r} is no route prefix; write / or for example /models")
+    http, grpc = spec.ports
     return noted(
         {
             "proxy_location": "EveryNode",
@@ -77,31 +80,29 @@ def serve_config(wanted: Wanted) -> Noted:
                 "HAProxy in front of the replicas. Set the variable on every node as well: the proxies and the",
                 "replicas read it there.",
             ),
-            "applications": [_application(wanted)],
+            "applications": [_application(spec)],
         },
         "Applications of Ray Serve: for `serve deploy FILE`, or as serveConfigV2 of a RayService of KubeRay.",
         "geartrain[ray] is installed on every node, and the models lie at the same path.",
     )
 
 
-def _application(wanted: Wanted) -> dict[str, Any]:
-    deployment: dict[str, Any] = {"name": DEPLOYMENT, **_scaling(wanted)}
-    deployment["ray_actor_options"] = {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}
-    if wanted.user_config:
-        deployment["user_config"] = noted(dict(wanted.user_config), "Another value reloads the models in place.")
+def _application(spec: ApplicationSpec) -> dict[str, Any]:
+    deployment: dict[str, Any] = {"name": DEPLOYMENT, **_scaling(spec)}
+    deployment["ray_actor_options"] = {"num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus}
+    if spec.user_config:
+        deployment["user_config"] = noted(dict(spec.user_config), "Another value reloads the models in place.")
     return {
-        "name": wanted.name,
-        "route_prefix": wanted.route_prefix,
+        "name": spec.name,
+        "route_prefix": spec.route_prefix,
         "import_path": "geartrain.ray:build",
-        "args": noted(
-            {"models": absolute(wanted.models), **wanted.options}, "What is changed here replaces the replicas."
-        ),
+        "args": noted({"models": absolute(spec.models), **spec.options}, "What is changed here replaces the replicas."),
         "deployments": [deployment],
     }
 
 
-def _scaling(wanted: Wanted) -> dict[str, Any]:
-    scale, (up, down) = wanted.scale, wanted.delays
+def _scaling(spec: ApplicationSpec) -> dict[str, Any]:
+    scale, (up, down) = spec.scale, spec.delays
     if scale.is_fixed:
         return {"num_replicas": scale.least}
     return {

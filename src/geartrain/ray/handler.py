@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from geartrain.transport.relay.token import ClusterAccess, Sender
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Handler, Head, Responder
 
 Probe = Callable[[], Awaitable[Answer]]
@@ -29,18 +29,6 @@ class Platform(Protocol):
         """Return the answer to a request of Ray's own; None for any other."""
 
 
-class NoPlatform:
-    """Says nothing: the replica has no port of Ray's."""
-
-    def prefix(self) -> str:
-        """Return none."""
-        return ""
-
-    def probe(self, head: Head) -> Probe | None:  # noqa: ARG002 - as of `Platform`
-        """Return none."""
-        return None
-
-
 class ReplicaHandler:
     """Passes requests on as if the prefix were not there; links in answers begin with it. It is a `Handler`.
 
@@ -51,15 +39,15 @@ class ReplicaHandler:
         """`cluster` knows the requests of other replicas."""
         self.inner = inner
         self._cluster = cluster
-        self.platform: Platform = NoPlatform()
+        self.platform: Platform | None = None  # once the replica has a port of Ray's
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a request."""
-        probe = self.platform.probe(head)
+        probe = None if self.platform is None else self.platform.probe(head)
         if probe is not None:
             head.notes.is_routine = True
             return Accepted(lambda responder: _ProbeExchange(probe, responder), _MAX_PROBE, lambda _: _TOO_LARGE)
-        prefix = self.platform.prefix()
+        prefix = "" if self.platform is None else self.platform.prefix()
         below = head.path.removeprefix(prefix.encode())
         is_below = len(below) < len(head.path) and below[:1] in {b"", b"/"}
         if is_below and self._cluster.sender(head) is not Sender.SERVER:

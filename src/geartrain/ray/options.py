@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geartrain.project.errors import ProjectError
-from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.asgi import read_options
+from geartrain.server.asgi_options import AsgiOptions
 from geartrain.server.options import ClusterOptions, ServeOptions
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.grpc.options import GrpcOptions

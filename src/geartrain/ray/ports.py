@@ -26,9 +26,10 @@ from ray.serve._private.proxy_request_response import gRPCStreamingType
 
 from geartrain.ray.handler import Probe
 from geartrain.ray.server import ReplicaServer
-from geartrain.transport.grpc.answers import whole
+from geartrain.transport.errors import GrpcStatus
+from geartrain.transport.grpc.framing import whole
 from geartrain.transport.grpc.heads import is_grpc
-from geartrain.transport.grpc.status import Status, failure
+from geartrain.transport.grpc.status import failure
 from geartrain.transport.wire.exchange import Answer, Head
 
 logger = logging.getLogger("geartrain.ray")
@@ -175,7 +176,7 @@ class Ports:
     async def _ask_grpc(self, path: bytes) -> Answer:
         context = _CallContext()
         message = await self._grpc_handlers[path](b"", context)
-        if context.status is not Status.OK:
+        if context.status is not GrpcStatus.OK:
             return failure(context.status, context.details)
         return whole((message,))
 
@@ -184,12 +185,12 @@ class _CallContext:
     """Context of Ray's call to itself: the part of grpcio's context that it uses."""
 
     def __init__(self) -> None:
-        self.status = Status.OK
+        self.status = GrpcStatus.OK
         self.details = ""
 
     def set_code(self, code: Any) -> None:
         """Take a `grpc.StatusCode`."""
-        self.status = Status(code.value[0])
+        self.status = GrpcStatus(code.value[0])
 
     def set_details(self, details: str) -> None:
         """Take the text of the status."""

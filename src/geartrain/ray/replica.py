@@ -15,7 +15,7 @@ from geartrain.ray.options import serve_options
 from geartrain.ray.ports import Ports
 from geartrain.ray.scaling import LOAD
 from geartrain.ray.server import ReplicaServer
-from geartrain.server.tuning import tune_collector, tune_memory
+from geartrain.server.memory import tune_collector, tune_memory
 from geartrain.transport.asgi import AsgiApplication
 
 logger = logging.getLogger("geartrain.ray")

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from geartrain.transport.grpc.access import NEEDS
+from geartrain.transport.grpc.context import NEEDS
 from geartrain.transport.grpc.servicer import SERVICE
 
 

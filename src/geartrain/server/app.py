@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,24 +19,26 @@ from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.cluster import open_relay
-from geartrain.server.durable import DurablePart, NoDurablePart, Served
+from geartrain.server.notify import write_ready_file
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.outbound import Outbound
-from geartrain.server.ready_file import write_ready_file
 from geartrain.server.repository import ServedModels, settings_of
 from geartrain.server.workers import launch
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort, warm_up_of
 from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
-from geartrain.service.models.ondemand import OnDemandWorker
-from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
-from geartrain.service.models.warmup import WarmUpError
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.relay.counts import RelayCounts
+from geartrain.service.workers.ondemand import OnDemandWorker
+from geartrain.service.workers.pool import ModelSetupError, SpawnReplica
+from geartrain.service.workers.warmup import WarmUpError
+from geartrain.transport.relay.relay import RelayCounts
+
+if TYPE_CHECKING:
+    from geartrain.server.stored import StorePart
 
 
 class App:
@@ -49,7 +52,7 @@ class App:
         self.options = options
         self.outbound = Outbound(options)
         self.models = ServedModels(options, self.outbound)
-        self._durable: DurablePart = NoDurablePart()
+        self._stored: StorePart | None = None  # of a server with a store
         self.relay_counts = RelayCounts(options.buckets.seconds)
         self.relay = open_relay(options, self.relay_counts)
         self.regions = SharedRegions(enabled=options.shared_memory)
@@ -83,15 +86,15 @@ class App:
 
         Raises `StoreOptionError` for a store that cannot be opened.
         """
-        served = Served(self.catalogue, self.trainings, self.outbound)
         if self.options.store.url:
-            from geartrain.server.stored import open_part  # late: most servers have no store
+            from geartrain.server.stored import Served, open_part  # late: most servers have no store
 
-            self._durable = await open_part(self.options, served)
-        self.outbound.durability = self._durable.durability
-        self.catalogue.loads.begin()
+            self._stored = await open_part(self.options, Served(self.catalogue, self.trainings, self.outbound))
+            self.outbound.durability = self._stored.durability
+        self.catalogue.reconciler.begin()
         self.catalogue.residency.start()
-        await self._durable.start()
+        if self._stored is not None:
+            await self._stored.start()
         self._tell_kubernetes()  # without loads at the start it is ready at once
 
     async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
@@ -151,7 +154,7 @@ class App:
 
     def close(self) -> None:
         """Admit nothing more."""
-        self.catalogue.loads.close()
+        self.catalogue.reconciler.close()
         if self.trainings is not None:
             self.trainings.close()
         for deployment in self._training:
@@ -160,7 +163,8 @@ class App:
     def cancel_all(self) -> None:
         """Admit nothing more, and ask for the end of all that is live; what a store has goes on in the next server."""
         self.close()
-        self._durable.leave()
+        if self._stored is not None:
+            self._stored.leave()
         for deployment in self._deployments():
             deployment.executions.cancel_all()
 
@@ -170,7 +174,8 @@ class App:
 
     async def kill(self) -> None:
         """End every worker at once."""
-        self._durable.leave()
+        if self._stored is not None:
+            self._stored.leave()
         await asyncio.gather(*(deployment.workers.stop(0) for deployment in self._deployments()))
 
     async def stop(self, *, grace: float | None = 0.0, webhook_grace: Callable[[], float] = lambda: 0.0) -> None:
@@ -185,11 +190,12 @@ class App:
             await self.drain(STOP_GRACE)
         if self.trainings is not None:
             await self.trainings.stop()
-        await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
+        await asyncio.gather(self.catalogue.reconciler.stop(), *(deployment.close(0) for deployment in self._training))
         clock = asyncio.get_running_loop().time
         end = clock() + webhook_grace()
         await self.outbound.drain_webhooks(end - clock())
-        await self._durable.stop(max(STOP_GRACE, end - clock()))
+        if self._stored is not None:
+            await self._stored.stop(max(STOP_GRACE, end - clock()))
         self.relay.close()
         await self.outbound.close()
         self.models.close()
@@ -197,7 +203,7 @@ class App:
 
     def _deployments(self) -> Iterator[Deployment]:
         """Give every deployment that may have live predictions, also those that have been replaced."""
-        yield from self.catalogue.loads.alive
+        yield from self.catalogue.reconciler.alive
         yield from self._training
 
     # descriptions

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from geartrain.server.sockets import address_text
-from geartrain.transport.relay.counts import RelayCounts
-from geartrain.transport.relay.pool import PeerPool, split_address
-from geartrain.transport.relay.relay import NO_RELAY, Relay, RelayPort
+from geartrain.transport.relay.relay import NO_RELAY, PeerPool, Relay, RelayCounts, RelayPort, split_address
 from geartrain.transport.relay.token import OPTION, ClusterOptionError, read_token
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.server.sockets import address_text, bind
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.access.guard import Authorizer
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError
 from geartrain.transport.large_bodies import LargeBodies

@@ -7,24 +7,23 @@ import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.ipc.body_memory import BodyMemory
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use
-from geartrain.server.tracing import records_of
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.routes import cog_routes, shutdown_route
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.listeners import split_routes
 from geartrain.transport.mcp.routes import mcp_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.openai.routes import openai_routes
 from geartrain.transport.playground.routes import with_playground
-from geartrain.transport.request_counts import RequestCounts
-from geartrain.transport.routing import Route, Router
+from geartrain.transport.records import RequestCounts, RequestObserver, RequestRecords
+from geartrain.transport.routing import Route, Router, split_routes
 from geartrain.transport.system.history import StatusHistory
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes
@@ -262,3 +261,15 @@ class HttpServer:
     def _forget_heads(self) -> None:
         for wire in self._wires:
             wire.forget_heads()
+
+
+def records_of(observer: RequestObserver, tracer: TracerPort | None, router: Router, *, scheme: str = "") -> Records:
+    """Create the factory of the records of requests to a router, with spans if there are traces.
+
+    `scheme`: `http` or `https`, empty if it is not known.
+    """
+    if tracer is None:
+        return RequestRecords(observer).of
+    from geartrain.transport.tracing import TracedRecords
+
+    return TracedRecords(observer, tracer, scheme=scheme, route_of=router.template).of

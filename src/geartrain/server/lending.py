@@ -10,7 +10,7 @@ import termios
 from collections import deque
 from typing import Any, Final, Protocol
 
-from geartrain.bridge.borrowing import NO_LENDER, Borrower, Lender
+from geartrain.bridge.borrowing import Lender, Prompt
 
 _TERMINAL: Final = "/dev/tty"
 _TURNS: Final = 3  # of the loop, in which what the worker has printed before comes in
@@ -35,12 +35,12 @@ class Screen(Protocol):
         """Show what was kept, and go on."""
 
 
-def lender_of_terminal(screen: Screen) -> Lender:
+def lender_of_terminal(screen: Screen) -> Lender | None:
     """Create the lender of the terminal that the process was started in, if there is one."""
     try:
         return TerminalLender(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC), screen)
     except OSError:
-        return NO_LENDER
+        return None
 
 
 class TerminalLender:
@@ -54,24 +54,24 @@ class TerminalLender:
         """`descriptor`: of the terminal; it is kept open."""
         self._descriptor = descriptor
         self._screen = screen
-        self._borrowers: deque[Borrower] = deque()  # the first has the terminal, or is about to get it
+        self._borrowers: deque[Prompt] = deque()  # the first has the terminal, or is about to get it
         self._is_lent = False
         self._is_closed = False
         self._settings: list[Any] = []  # of the terminal, before it was lent
         self._handing: set[asyncio.Task[None]] = set()
 
     @property
-    def descriptor(self) -> int | None:
+    def descriptor(self) -> int:
         """The terminal, for workers to inherit."""
         return self._descriptor
 
-    def lend(self, borrower: Borrower) -> None:
+    def lend(self, borrower: Prompt) -> None:
         """Answer a borrower, now or when its turn has come."""
         self._borrowers.append(borrower)
         if len(self._borrowers) == 1:
             self._hand_over(borrower)
 
-    def take_back(self, borrower: Borrower) -> None:
+    def take_back(self, borrower: Prompt) -> None:
         """Take the terminal back, or forget a borrower that waits."""
         if borrower not in self._borrowers:
             return
@@ -101,12 +101,12 @@ class TerminalLender:
         """Refuse it from now on, also to those that wait."""
         self._is_closed = True
 
-    def _hand_over(self, borrower: Borrower) -> None:
+    def _hand_over(self, borrower: Prompt) -> None:
         task = asyncio.ensure_future(self._hand_over_in_order(borrower))
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)
 
-    async def _hand_over_in_order(self, borrower: Borrower) -> None:
+    async def _hand_over_in_order(self, borrower: Prompt) -> None:
         """Lend the terminal when all has been shown that was printed before."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)

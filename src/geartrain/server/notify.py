@@ -1,6 +1,6 @@
-"""Tells systemd, or another supervisor with its protocol, what becomes of the server.
+"""Signs of life of a server for a supervisor: messages to systemd, and the file of readiness in Kubernetes.
 
-The protocol is a datagram of lines such as `READY=1` to the socket that `NOTIFY_SOCKET` names: see sd_notify(3).
+A message is a datagram of lines such as `READY=1` to the socket that `NOTIFY_SOCKET` names: see sd_notify(3).
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pathlib
 import socket
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import StrEnum
 from typing import Final, Self
 
 from geartrain.domain.state_machine import steps_to
-from geartrain.service.models.readiness import Readiness
+from geartrain.service.models.catalogue import Readiness
 
 logger = logging.getLogger("geartrain.server")
 
@@ -175,3 +176,24 @@ def _clip(text: str) -> str:
     """Return a status that is one line, and not a long one."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_STATUS else f"{line[: _LONGEST_STATUS - 1]}…"
+
+
+READY_FILE: Final = pathlib.Path("/var/run/cog/ready")
+_IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"  # which the kubelet sets in every container
+
+
+def find_ready_file(environ: Mapping[str, str]) -> pathlib.Path | None:
+    """Return the file to write when the server is ready; None outside of Kubernetes."""
+    return READY_FILE if environ.get(_IN_KUBERNETES) else None
+
+
+def write_ready_file(path: pathlib.Path) -> None:
+    """Make an empty file, and its folder if there is none; a failure is logged at debug level.
+
+    Most clusters have no probe that looks at the file, and most containers no right to write it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        logger.debug("the ready file %s cannot be written: %s", path, error.strerror or error)

@@ -10,23 +10,24 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.bridge.borrowing import NO_LENDER, Lender
+from geartrain.bridge.borrowing import Lender
 from geartrain.bridge.wakeup import WakeupMode
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.printed.text import PrintedLines
 from geartrain.outbound.retries import Retries
-from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.repository import Repository
+from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
 from geartrain.server.memory import default_limits
+from geartrain.server.option_table import TABLE
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.residency import STAY, ResidencyPolicy
-from geartrain.service.models.restarts import RestartPolicy
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
+from geartrain.service.workers.pool import RestartPolicy
 from geartrain.transport.access.options import AccessOptions
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles
@@ -36,7 +37,6 @@ logger = logging.getLogger("geartrain.server")
 DEFAULT_LEASE: Final = 15.0  # seconds
 DEFAULT_STORE_KEEP: Final = 86_400.0  # seconds
 DEFAULT_STORE_BYTES: Final = 1_000_000_000
-NO_LIMIT: Final = 1 << 62  # of what is counted; there is room for more, as readers go one beyond a limit
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ class WebhookOptions:
 class DebugOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Debugging aids for an author."""
 
-    lender: Lender = NO_LENDER  # of the terminal, for debuggers in workers
+    lender: Lender | None = None  # of the terminal, for debuggers in workers
     port: int = 0  # debugpy's port in the first worker; further ones have the following ports. 0: none
     waits: bool = False  # for an editor, before a model is loaded
     profiles: pathlib.Path | None = None  # the folder for a profile of each call
@@ -251,3 +251,31 @@ class ServeOptions:
         if self.setup_timeout == 0:
             changes["setup_timeout"] = None
         return dataclasses.replace(source.variables, **changes)
+
+
+def options_of(given: Mapping[str, Any], fields: Mapping[str, Any]) -> ServeOptions:
+    """Make the options of a server: those of `TABLE` that are `given`, by name, and further `fields`.
+
+    `fields` have names such as `target` and `access.jwt`, and come before those of the table. An option that is None,
+    and all else, has its default.
+    """
+    values = {
+        option.field: option.stored(given[option.name])
+        for option in TABLE
+        if option.field and given.get(option.name) is not None
+    } | dict(fields)
+    parts: dict[str, dict[str, Any]] = {}
+    for place, value in values.items():
+        part, _, name = place.rpartition(".")
+        parts.setdefault(part, {})[name] = value
+    own = parts.pop("", {})
+    return ServeOptions(**own, **{part: _replaced(_default_of(part), changes) for part, changes in parts.items()})
+
+
+def _default_of(field: str) -> Any:
+    found = ServeOptions.__dataclass_fields__[field]
+    return found.default if found.default_factory is dataclasses.MISSING else found.default_factory()
+
+
+def _replaced(part: Any, changes: Mapping[str, Any]) -> Any:
+    return (dataclasses if dataclasses.is_dataclass(part) else msgspec.structs).replace(part, **changes)

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import cog
 from geartrain.authoring import __version__
-from geartrain.server.tracing import open_tracer
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+from geartrain.telemetry.settings import MISSING, TelemetryError, is_installed, wants_traces
 
 if TYPE_CHECKING:
-    from geartrain.domain.predictions.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction, WebhookEvent
     from geartrain.domain.predictions.tracing import TracerPort
-    from geartrain.domain.predictions.webhook import WebhookEvent
     from geartrain.domain.signature.types import Signature
+    from geartrain.outbound.outputs import OutputDestinations
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.uploads import OutputDestinations
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
 
+logger = logging.getLogger("geartrain.server.tracing")
+
 _DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section 15
 _USER_AGENT: Final = f"geartrain/{__version__}"
+
+
+def open_tracer() -> TracerPort | None:
+    """Return the tracer that the variables ask for; None if there can be none, and the log says why."""
+    if not wants_traces(os.environ):
+        return None
+    if not is_installed():
+        logger.warning(MISSING)
+        return None
+    from geartrain.telemetry.tracer import OtelTracer
+
+    try:
+        return OtelTracer(__version__)
+    except TelemetryError as error:
+        logger.warning("there are no traces: %s", error)
+        return None
 
 
 async def _body_of(prediction: Prediction, event: WebhookEvent) -> bytes:
@@ -39,18 +58,18 @@ class Outbound:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self.durability: Durability | NotDurable = NOT_DURABLE
+        self.durability: Durability | None = None
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
         return open_tracer()
 
     @cached_property
     def outputs(self) -> OutputDestinations:
         """Destination of output files."""
-        from geartrain.outbound.uploads import OutputDestinations
+        from geartrain.outbound.outputs import OutputDestinations
 
         return OutputDestinations(self._policy, upload_url=self._options.upload_url, user_agent=_USER_AGENT)
 
@@ -60,7 +79,7 @@ class Outbound:
 
     def new_attachments(self) -> AttachmentStorePort:
         """Create the store for the files of one request."""
-        from geartrain.outbound.attachments import AttachmentStore
+        from geartrain.outbound.workspace import AttachmentStore
 
         return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 
@@ -103,7 +122,7 @@ class Outbound:
         for webhooks in self._webhooks.values():
             await webhooks.close()
         made = vars(self)  # a part that was not needed was never made
-        if "tracer" in made:
+        if "tracer" in made and self.tracer is not None:
             await self.tracer.close()
         if "outputs" in made:
             await self.outputs.close()

@@ -10,24 +10,23 @@ from collections.abc import Iterable
 import msgspec
 
 from geartrain.bridge.child import ChildWorker
-from geartrain.bridge.memory_use import memory_of
+from geartrain.bridge.resources import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
-from geartrain.outbound.remote.errors import RemoteError
-from geartrain.project.alone import ModelAlone
+from geartrain.outbound.remote.source import RemoteError
 from geartrain.project.changes import Attempt, Attempts
+from geartrain.project.digest import ModelAlone
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource
-from geartrain.server.elsewhere import Elsewhere
+from geartrain.server.fetching import Elsewhere
 from geartrain.server.options import DebugOptions, Progress, ServeOptions
-from geartrain.server.placement import Placement, Placements
-from geartrain.server.workers import launch
+from geartrain.server.workers import Placement, Placements, launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
 from geartrain.service.models.repository import LoadError, Wanted
-from geartrain.service.models.warmup import NO_EXAMPLES, Examples
 from geartrain.service.ports import WorkerPort
+from geartrain.service.workers.warmup import NO_EXAMPLES, Examples
 
 logger = logging.getLogger("geartrain.server")
 
@@ -207,4 +206,5 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         buckets=options.buckets,
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
+        openai=source.openai,
     )

@@ -15,22 +15,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from geartrain.bridge.spare import SPARE
+from geartrain.bridge.process import SPARE
 from geartrain.project.repository import Repository
-from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
 from geartrain.server.cluster import with_address
 from geartrain.server.grpc import grpc_tls, listen_grpc
-from geartrain.server.hangup import Reload, Terminal
+from geartrain.server.memory import share_arenas, trimmed_memory, tune_collector, tune_memory
 from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
-from geartrain.server.reloading import watching
-from geartrain.server.sockets import address_text, bind, host_of, location, served_host, url_of
-from geartrain.server.tuning import share_arenas, trimmed_memory, tune_collector, tune_memory
+from geartrain.server.reloading import Reload, Terminal, watching
+from geartrain.server.sockets import (
+    Role,
+    Sockets,
+    address_text,
+    bind,
+    host_of,
+    location,
+    passed_sockets,
+    served_host,
+    url_of,
+)
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
-from geartrain.transport.listeners import exposure_warning
+from geartrain.transport.routing import exposure_warning
 from geartrain.transport.wire.tls import TlsContext
 
 if TYPE_CHECKING:
@@ -125,7 +133,7 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
     try:
         await app.start()
         from geartrain.server.http import HttpServer
-        from geartrain.transport.request_counts import RequestCounts
+        from geartrain.transport.records import RequestCounts
 
         def on_tick() -> None:
             access.refresh()
@@ -294,7 +302,8 @@ class _Ending:
 
     def on_interrupt(self) -> None:
         """Take SIGINT, unless it is for a debugger that has the terminal."""
-        if not self._app.options.debugging.lender.interrupt():
+        lender = self._app.options.debugging.lender
+        if lender is None or not lender.interrupt():
             self.on_signal(signal.SIGINT)
 
     def on_signal(self, number: int, delay: float = 0.0) -> None:
@@ -324,8 +333,9 @@ class _Ending:
 
     def _end(self) -> None:
         lender = self._app.options.debugging.lender
-        if lender.is_lent:
-            self._app.cancel_all()
-        lender.close()
+        if lender is not None:
+            if lender.is_lent:
+                self._app.cancel_all()
+            lender.close()
         self._http.stop()
-        self._app.catalogue.loads.cease()  # predictions are admitted as long as requests come that were sent before
+        self._app.catalogue.reconciler.cease()  # requests that were sent before still get predictions

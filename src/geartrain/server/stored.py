@@ -8,25 +8,27 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Retention
-from geartrain.server.durable import Served
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.models.takeover import Takeover
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.models.wanted import SharedControl
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 
 if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions
+    from geartrain.server.outbound import Outbound
+    from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.deployment import Deployment
+    from geartrain.service.models.trainings import Trainings
     from geartrain.service.ports import WebhookSenderPort
 
 _TRAININGS: Final = "trainings/"
@@ -35,8 +37,16 @@ _START: Final = 19  # the place of the start of a process in /proc/PID/stat, beh
 _END_GRACE: Final = 5.0  # seconds for ends that could not be written yet
 
 
+class Served(NamedTuple):
+    """Parts that stored predictions need to run again, and to report their ends."""
+
+    catalogue: Catalogue
+    trainings: Trainings | None
+    outbound: Outbound
+
+
 class StorePart:
-    """Of a server with a store."""
+    """Lifecycle of the store: opened at the start of a server, left at its end."""
 
     def __init__(self, durability: Durability, served: Served) -> None:
         self.durability = durability
@@ -49,18 +59,18 @@ class StorePart:
             served.catalogue.control = self._control
 
     async def start(self) -> None:
-        """See `DurablePart.start`."""
+        """Take up what is to be run again."""
         await self._lease.start()
         self._outbox.start()
         if self.durability.settings.address:
             self._control.start()
 
     def leave(self) -> None:
-        """See `DurablePart.leave`."""
+        """Leave to the next server what has not succeeded by now."""
         self.durability.leave()
 
     async def stop(self, webhook_grace: float) -> None:
-        """See `DurablePart.stop`."""
+        """Write what has ended, deliver its webhooks within `webhook_grace` seconds, and leave the rest."""
         self.leave()
         await self._control.stop()
         await self._takeover.stop()

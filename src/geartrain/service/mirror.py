@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.request_context import NO_REQUEST, ProtocolName
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.predictions.request_context import NO_REQUEST
+from geartrain.domain.printed.text import PrintedLines
 from geartrain.service.scheduling.failures import TRACEBACK
 
 logger = logging.getLogger("geartrain.model")
@@ -22,13 +22,6 @@ MirrorMode = Literal["auto", "on", "off"]
 
 MAX_LINES: Final = 500  # a second, of all models of a server
 MAX_LENGTH: Final = 4096  # characters of a line
-
-_WITHOUT_LOGS: Final[frozenset[ProtocolName]] = frozenset({"rest", "grpc", "generate", "openai", "mcp"})
-_MIRRORED: Final[dict[MirrorMode, frozenset[ProtocolName]]] = {
-    "auto": _WITHOUT_LOGS,
-    "on": frozenset(get_args(ProtocolName)),
-    "off": frozenset(),
-}
 
 
 class PrintMirror:
@@ -41,7 +34,7 @@ class PrintMirror:
 
     def __init__(self, mode: MirrorMode, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds."""
-        self._protocols = _MIRRORED[mode]
+        self._mode = mode
         self._clock = clock
         self._printing: dict[Prediction, PrintedLines] = {}
         # A traceback that has been printed. As the last thing it is that of the failed run, which is logged whole.
@@ -52,7 +45,9 @@ class PrintMirror:
 
     def hear(self, prediction: Prediction, source: LogSource, text: str) -> None:
         """Take what the run of a prediction has printed."""
-        if prediction.record.request.protocol not in self._protocols or not logger.isEnabledFor(logging.INFO):
+        if self._mode == "off" or (self._mode == "auto" and prediction.record.request.shows_logs):
+            return
+        if not logger.isEnabledFor(logging.INFO):
             return
         lines = self._printing.get(prediction)
         if lines is None:

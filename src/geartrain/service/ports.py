@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from geartrain.domain.errors import FieldError
 from geartrain.domain.predictions.calls import CallInput, CallListener, FileRef, HealthVerdict, WorkerInfo
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 
 
 class WorkerPort(Protocol):

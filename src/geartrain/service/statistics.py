@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Hashable, Iterable
 from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, columns
-from geartrain.domain.predictions.own_metrics import OwnMetrics
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
-from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetrics, OwnReport, merge_gauges
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.statistics import (
+    BatchStatistics,
+    Buckets,
+    Duration,
+    Histograms,
+    ModelStatistics,
+    Run,
+    columns,
+)
+from geartrain.domain.predictions.texts import TextCounts
+
+logger = logging.getLogger(__name__)
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
@@ -50,6 +62,7 @@ class Counts:
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
     histograms: Histograms = dataclasses.field(default_factory=Histograms)
     own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
+    texts: TextCounts | None = None  # None before the first request for a text
     _waiting: list[Run] = dataclasses.field(default_factory=list)  # successes that are to be counted
     _latest: PredictionRecord = NO_PREDICTION  # of these
     _slowest: PredictionRecord = NO_PREDICTION
@@ -59,6 +72,13 @@ class Counts:
         """Begin the histograms anew, unless these are their buckets."""
         if self.histograms.buckets != buckets:
             self.histograms = Histograms(buckets)
+            self.texts = None
+
+    def text_counts(self) -> TextCounts:
+        """Return the counts of texts."""
+        if self.texts is None:
+            self.texts = TextCounts(self.histograms.buckets)
+        return self.texts
 
     def add_success(self, record: PredictionRecord, predict_time: float, output_size: int, *, at: float) -> None:
         """Count a prediction that ends well, together with others; `at` is now.
@@ -164,3 +184,40 @@ class Counts:
 
 def _duration(count: int, seconds: float) -> Duration:
     return Duration(count, max(0, round(seconds * _NANO)))
+
+
+class DeployedMetrics:
+    """The metrics of a model's author, as the workers of one deployment report them.
+
+    Counters and histograms go to the totals of the version; gauges are kept for each worker.
+    """
+
+    def __init__(self, model: str = "", version: str = "", totals: OwnMetrics | None = None) -> None:
+        """`totals` are those of the version, which stay when another deployment serves it."""
+        self._model = model
+        self._version = version
+        self._totals = totals or OwnMetrics()
+        self._gauges: dict[Hashable, OwnMetrics] = {}
+        self._has_warned = False
+
+    def add(self, worker: Hashable, reports: Iterable[OwnReport]) -> None:
+        """Add what a worker reports. Series that have no place are left out, with one warning."""
+        for report in reports:
+            is_gauge = report.metric.kind == "gauge"
+            metrics = self._gauges.setdefault(worker, OwnMetrics()) if is_gauge else self._totals
+            if not metrics.add(report) and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "the model's own metrics have more than %d series; the values of further ones are left out. Use "
+                    "labels with few values.",
+                    MAX_SERIES,
+                    extra={"model": self._model, "version": self._version},
+                )
+
+    def forget(self, worker: Hashable) -> None:
+        """Forget the gauges of a worker that is gone."""
+        self._gauges.pop(worker, None)
+
+    def all(self) -> tuple[OwnReport, ...]:
+        """Return every metric with its series, the gauges of all workers merged."""
+        return (*self._totals.all(), *merge_gauges(self._gauges.values()))

@@ -17,8 +17,7 @@ import msgspec
 
 from geartrain.domain.errors import FieldError
 from geartrain.domain.predictions.events import Event, Log, Output
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook, WebhookEvent
+from geartrain.domain.predictions.prediction import Prediction, Webhook, WebhookEvent
 from geartrain.service.ports import WebhookSenderPort
 from geartrain.service.readers import ChangeReader
 

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from geartrain.store.errors import full, unavailable
 
@@ -20,41 +20,6 @@ IN_ROW: Final = ""
 
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class PartFiles(Protocol):
-    """Place of large parts."""
-
-    def is_large(self, size: int) -> bool:
-        """True if so many bytes go into a file."""
-
-    def write(self, data: bytes) -> str:
-        """Return the name of a new file that is safe on disk; raise `NO_STORAGE` or `STORE_UNAVAILABLE`."""
-
-    def read(self, name: str) -> bytes:
-        """Return the contents of a file; raise `FileNotFoundError`, `STORE_UNAVAILABLE` for other reasons."""
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files. Never raises."""
-
-
-class NoFiles:
-    """In place of files, where everything is in rows."""
-
-    def is_large(self, size: int) -> bool:  # noqa: ARG002 - as of `PartFiles`
-        """Nothing is."""
-        return False
-
-    def write(self, data: bytes) -> str:
-        """Not called."""
-        raise NotImplementedError
-
-    def read(self, name: str) -> bytes:
-        """Raise: another server keeps its parts in a folder."""
-        raise FileNotFoundError(name)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Do nothing."""
 
 
 class Folder:
@@ -70,7 +35,7 @@ class Folder:
         return size > self._above
 
     def write(self, data: bytes) -> str:
-        """Write a file, and see that it is on disk with its name."""
+        """Write a file; return its name once it is safe on disk. Raises `NO_STORAGE` or `STORE_UNAVAILABLE`."""
         name = secrets.token_hex(16)
         path = self._path / name
         try:
@@ -88,7 +53,7 @@ class Folder:
         return name
 
     def read(self, name: str) -> bytes:
-        """Read a file of the folder."""
+        """Read a file; raise `FileNotFoundError`, or `STORE_UNAVAILABLE` for other reasons."""
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
@@ -97,7 +62,7 @@ class Folder:
             raise unavailable(f"{self._path / name} cannot be read: {error.strerror}") from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; those that cannot be removed go when the store is opened again."""
+        """Remove files; those that cannot be removed go when the store is opened again. Never raises."""
         for name in names:
             try:
                 (self._path / name).unlink(missing_ok=True)

@@ -1,9 +1,12 @@
-"""The rows of predictions in a database, as the service's `LedgerPort` describes them."""
+"""Rows of predictions in a database, with the parts of their events; implements the service's `LedgerPort`."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,16 +32,17 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
     judge,
 )
+from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.store import sql
 from geartrain.store.errors import unavailable
-from geartrain.store.files import PartFiles
+from geartrain.store.files import IN_ROW, Folder
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
-from geartrain.store.parts import Parts, add_part
-from geartrain.store.rows import check_key, clean, is_storable, read_row, read_state
-from geartrain.store.sealing import Sealer, UnknownKeyError
+from geartrain.store.sealing import Keys, UnknownKeyError
 
+_STATES: Final = {state.value: state for state in RowState}
+_STATUSES: Final = {status.value: status for status in Status}
 KEY_PATIENCE: Final = 600.0
 """Seconds for which a row waits for a replica that has its key; then it goes to one that has not, and fails."""
 
@@ -50,10 +54,147 @@ _LAST_PLACE: Final = 2**63 - 1
 _NO_SUBMISSION: Final = Submission(b"")
 
 
+def read_row(columns: tuple[Any, ...]) -> Row:
+    """Return the record of a row with the columns of `geartrain.store.sql`."""
+    (
+        model,
+        prediction_id,
+        owner,
+        epoch,
+        state,
+        status,
+        version,
+        created_at,
+        echo,
+        attempts,
+        is_cancel_requested,
+        started_at,
+        completed_at,
+        error,
+        principal,
+        address,
+        is_alive,
+    ) = columns
+    return Row(
+        Ownership(Key(model, prediction_id), owner, epoch),
+        _STATES[state],
+        _STATUSES[status],
+        version,
+        float(created_at),
+        echo,
+        attempts,
+        is_cancel_requested == 1,
+        started_at,
+        completed_at,
+        error,
+        address,
+        is_alive == 1,
+        principal,
+    )
+
+
+def read_state(value: str) -> RowState:
+    """Return the state of a row by its name."""
+    return _STATES[value]
+
+
+def check_key(key: Key) -> None:
+    """Raise `INVALID_INPUT` for an id that is no text to every database."""
+    if not _is_text(key.id):
+        fault = FieldError(("body", "id"), "holds a character that no id may have", "value_error")
+        raise GeartrainError(Code.INVALID_INPUT, "The input does not fit the model's signature.", fields=(fault,))
+
+
+def is_storable(key: Key) -> bool:
+    """True if there may be a row of a key at all."""
+    return _is_text(key.id) and _is_text(key.model)
+
+
+def clean(text: str) -> str:
+    """Return a text without what a database does not take: the character 0, and halves of characters."""
+    return text if _is_text(text) else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _is_text(text: str) -> bool:
+    if text.isascii():
+        return "\x00" not in text
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+class Parts:
+    """The parts of one store, in rows; large ones in files where there is a folder."""
+
+    def __init__(self, groups: Groups, files: Folder | None) -> None:
+        self._groups = groups
+        self._files = files
+
+    def write(self, lock: RowLock, events: bytes, steps: Callable[[str], Steps[Hold]]) -> asyncio.Future[Hold]:
+        """Run an operation that adds events; `steps` is told the file that they are in, or `IN_ROW`."""
+        if self._files is not None and self._files.is_large(len(events)):
+            return asyncio.ensure_future(self._write_file(self._files, lock, events, steps=steps))
+        return self._groups.submit(Operation(lambda: steps(IN_ROW), lock=lock))
+
+    async def _write_file(
+        self, files: Folder, lock: RowLock, events: bytes, *, steps: Callable[[str], Steps[Hold]]
+    ) -> Hold:
+        file = await asyncio.to_thread(files.write, events)
+        hold = await self._groups.run(Operation(lambda: steps(file), lock=lock))
+        if hold is Hold.FENCED:
+            await self.remove([file])
+        return hold
+
+    async def read(self, ownership: Ownership, start: int) -> tuple[bytes, ...]:
+        """Return the parts of an epoch from the part `start` on."""
+        key = ownership.key
+        parameters = {"model": key.model, "id": key.id, "epoch": ownership.epoch, "start": start}
+
+        def steps() -> Steps[list[tuple[Any, ...]]]:
+            [parts] = yield [Statement(sql.READ_PARTS, {**parameters})]
+            return parts
+
+        operation = Operation(steps, only_reads=True)
+        parts = await self._groups.run(operation)
+        if all(file == IN_ROW for _, file in parts):
+            return tuple(events for events, _ in parts)
+        try:
+            return await asyncio.to_thread(self._read_files, parts)
+        except FileNotFoundError as error:
+            if await self._groups.run(operation) != parts:
+                return ()  # the row has been removed, or has got another owner, while this was read
+            raise unavailable(f"the file {error.filename} is missing") from error
+
+    def _read_files(self, parts: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
+        return tuple(events if file == IN_ROW else self._read_file(file) for events, file in parts)
+
+    def _read_file(self, name: str) -> bytes:
+        if self._files is None:  # another server keeps its parts in a folder
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return self._files.read(name)
+
+    def remove_soon(self, names: Sequence[str]) -> None:
+        """Have a thread do as `remove`."""
+        files = [name for name in names if name != IN_ROW]
+        if files and self._files is not None:
+            _ = asyncio.get_running_loop().run_in_executor(None, self._files.remove, files)
+
+    async def remove(self, names: Sequence[str]) -> None:
+        """Remove the files among the names of files that parts had."""
+        files = [name for name in names if name != IN_ROW]
+        if files and self._files is not None:
+            await asyncio.to_thread(self._files.remove, files)
+
+
+def add_part(ownership: Ownership, written: Checkpoint | End, file: str) -> Statement:
+    """Add the events of a checkpoint or an end, which are in a file or go into the row."""
+    key = ownership.key
+    values: dict[str, Any] = {"model": key.model, "id": key.id, "epoch": ownership.epoch, "part": written.part}
+    return Statement(sql.ADD_PART, {**values, "events": written.events if file == IN_ROW else b"", "file": file})
+
+
 class Ledger:
     """The ledger of one store."""
 
-    def __init__(self, groups: Groups, *, sealer: Sealer, files: PartFiles) -> None:
+    def __init__(self, groups: Groups, *, sealer: Keys, files: Folder | None) -> None:
         self._groups = groups
         self._sealer = sealer
         self._parts = Parts(groups, files)
@@ -304,7 +445,7 @@ def _find(key: Key) -> Statement:
     return Statement(sql.FIND, {"model": key.model, "id": key.id})
 
 
-def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
+def _deliveries(key: Key, end: End, sealer: Keys) -> list[Statement]:
     statements = []
     for delivery in end.deliveries:
         webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
@@ -313,7 +454,7 @@ def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
     return statements
 
 
-def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
+def _taken(columns: tuple[Any, ...], sealer: Keys) -> TakenOver:
     row = read_row(columns[:-4])
     request, key_id, retry, most_attempts = columns[-4:]
     verdict = judge(row, retry=retry, most_attempts=most_attempts)

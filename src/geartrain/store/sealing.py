@@ -11,15 +11,16 @@ import base64
 import binascii
 import hashlib
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from geartrain.store.errors import StoreOptionError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-PLAIN: Final = ""
+NOT_ENCRYPTED: Final = ""
 """In place of the id of a key, for what is not encrypted."""
 
 OPTION: Final = "--store-key-file"
@@ -32,65 +33,35 @@ class UnknownKeyError(Exception):
     """Something was encrypted with a key that is not in the file."""
 
 
-class Sealer(Protocol):
-    """Encrypts and decrypts."""
+class Keys:
+    """The keys of an operator's file; without any, values are stored as they are.
 
-    @property
-    def key_ids(self) -> str:
-        """The ids of the keys for which `open` works, with a comma before and behind each."""
+    Attributes:
+        has_key: True if `seal` encrypts.
+        key_ids: the ids for which `open` works, with a comma before and behind each.
+    """
 
-    @property
-    def has_key(self) -> bool:
-        """True if `seal` encrypts."""
+    def __init__(self, keys: Mapping[str, AESGCM] = {}) -> None:
+        """`keys`: by their ids, the one that encrypts first."""
+        self._keys = keys
+        self.has_key = bool(keys)
+        self.key_ids = "".join(f",{key_id}," for key_id in (NOT_ENCRYPTED, *keys))
 
     def seal(self, data: bytes, context: str) -> tuple[bytes, str]:
-        """Encrypt a value; return it and the id of its key."""
+        """Encrypt a value with the first key; return it and the id of the key."""
+        for key_id, key in self._keys.items():
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            return nonce + key.encrypt(nonce, data, context.encode()), key_id
+        return data, NOT_ENCRYPTED
 
     def open(self, data: bytes, key_id: str, context: str) -> bytes:
         """Decrypt a value; raise `UnknownKeyError` without its key, or if it was changed."""
-
-
-class NoKey:
-    """In place of keys, where the operator has given none."""
-
-    key_ids = f",{PLAIN},"
-    has_key = False
-
-    def seal(self, data: bytes, context: str) -> tuple[bytes, str]:  # noqa: ARG002 - as of `Sealer`
-        """Return the data as it is."""
-        return data, PLAIN
-
-    def open(self, data: bytes, key_id: str, context: str) -> bytes:  # noqa: ARG002 - as of `Sealer`
-        """Return the data if it is not encrypted."""
-        if key_id != PLAIN:
-            raise UnknownKeyError(key_id)
-        return data
-
-
-class Keys:
-    """The keys of an operator's file."""
-
-    has_key = True
-
-    def __init__(self, keys: dict[str, AESGCM]) -> None:
-        """`keys`: by their ids, the one that encrypts first."""
-        self._keys = keys
-        self._first = next(iter(keys))
-        self.key_ids = "".join(f",{key_id}," for key_id in (PLAIN, *keys))
-
-    def seal(self, data: bytes, context: str) -> tuple[bytes, str]:
-        """Encrypt with the first key."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._keys[self._first].encrypt(nonce, data, context.encode()), self._first
-
-    def open(self, data: bytes, key_id: str, context: str) -> bytes:
-        """Decrypt with the key of that id."""
-        from cryptography.exceptions import InvalidTag
-
-        if key_id == PLAIN:
+        if key_id == NOT_ENCRYPTED:
             return data
         if key_id not in self._keys:
             raise UnknownKeyError(key_id)
+        from cryptography.exceptions import InvalidTag
+
         try:
             return self._keys[key_id].decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
         except (InvalidTag, ValueError) as error:  # changed, or too short

@@ -1,26 +1,120 @@
-"""A store that is open: an engine in its thread, and what is asked of it."""
+"""A store of predictions: opened by its URL, with its replicas and its outbox."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+import msgspec
+
+from geartrain.domain.predictions.ledger import LONGEST_PAUSE, Delivery, Key, OutboxEntry, Replica, WantedModel
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.store import sql
-from geartrain.store.files import Folder, PartFiles
+from geartrain.store.errors import StoreOptionError
+from geartrain.store.files import Folder
 from geartrain.store.groups import Groups
-from geartrain.store.ledger import Ledger
-from geartrain.store.operations import Engine, Operation, Statement, Steps
-from geartrain.store.outbox import Outbox
-from geartrain.store.replicas import Replicas
-from geartrain.store.sealing import Sealer
+from geartrain.store.ledger import Ledger, context_of
+from geartrain.store.operations import Engine, Operation, RowLock, Statement, Steps, Table
+from geartrain.store.sealing import Keys, read_keys
+from geartrain.store.sqlite import SqliteEngine
+
+_decode_webhook: Final = msgspec.msgpack.Decoder(Webhook).decode
+OPTION: Final = "--store"
+FILES_ABOVE: Final = 64 * 1024  # bytes
+ANSWER_WITHIN: Final = 5.0  # seconds
+
+Clock = Callable[[], float]
+
+
+class Replicas:
+    """The replicas of one store."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    async def renew(self, owner: str, *, address: str, seconds: float) -> bool:
+        def steps() -> Steps[bool]:
+            alive, _ = yield [
+                Statement(sql.IS_ALIVE, {"owner": owner}),
+                Statement(sql.RENEW, {"owner": owner, "address": address, "seconds": seconds}),
+            ]
+            return bool(alive)
+
+        return await self._groups.run(Operation(steps, lock=RowLock(Table.REPLICAS, id=owner)))
+
+    async def leave(self, owner: str) -> None:
+        def steps() -> Steps[None]:
+            yield [Statement(sql.LEAVE, {"owner": owner})]
+
+        await self._groups.run(Operation(steps, lock=RowLock(Table.REPLICAS, id=owner)))
+
+    async def alive(self) -> tuple[Replica, ...]:
+        def steps() -> Steps[tuple[Replica, ...]]:
+            [found] = yield [Statement(sql.REPLICAS, {})]
+            return tuple(Replica(*columns) for columns in found)
+
+        return await self._groups.run(Operation(steps, only_reads=True))
+
+    async def want(self, model: str, *, is_wanted: bool) -> WantedModel:
+        def steps() -> Steps[WantedModel]:
+            [[(name, wanted, revision)]] = yield [Statement(sql.WANT, {"model": model, "is_wanted": int(is_wanted)})]
+            return WantedModel(name, wanted == 1, revision)
+
+        return await self._groups.run(Operation(steps, lock=RowLock(Table.WANTED, model)))
+
+    async def wanted(self) -> tuple[WantedModel, ...]:
+        def steps() -> Steps[tuple[WantedModel, ...]]:
+            [found] = yield [Statement(sql.WANTED, {})]
+            return tuple(WantedModel(name, wanted == 1, revision) for name, wanted, revision in found)
+
+        return await self._groups.run(Operation(steps, only_reads=True))
+
+
+class Outbox:
+    """The outbox of one store."""
+
+    def __init__(self, groups: Groups, *, sealer: Keys) -> None:
+        self._groups = groups
+        self._sealer = sealer
+
+    async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+        def steps() -> Steps[tuple[OutboxEntry, ...]]:
+            selection = {"owner": owner, "seconds": seconds, "limit": limit, "key_ids": self._sealer.key_ids}
+            selection["longest"] = LONGEST_PAUSE + seconds  # due later still: the clock was set back meanwhile
+            [leased] = yield [Statement(sql.LEASE_DELIVERIES, selection)]
+            return tuple(sorted((self._read(columns) for columns in leased), key=lambda entry: entry.number))
+
+        return await self._groups.run(Operation(steps))
+
+    def _read(self, columns: tuple[Any, ...]) -> OutboxEntry:
+        number, model, name, webhook, key_id, body, attempts = columns
+        key = Key(model, name)
+        opened = self._sealer.open(webhook, key_id, context_of(key))
+        return OutboxEntry(number, key, Delivery(_decode_webhook(opened), body), attempts)
+
+    async def remove(self, numbers: Sequence[int]) -> None:
+        await asyncio.gather(*(self._change(number, sql.REMOVE_DELIVERY, {}) for number in numbers))
+
+    async def retry_later(self, number: int, seconds: float) -> None:
+        await self._change(number, sql.POSTPONE_DELIVERY, {"seconds": seconds})
+
+    def _change(self, number: int, template: str, parameters: dict[str, Any]) -> asyncio.Future[None]:
+        def steps() -> Steps[None]:
+            yield [Statement(template, {"number": number, **parameters})]
+
+        # Of an entry whose loan is over, another server may be doing the same.
+        return self._groups.submit(Operation(steps, lock=RowLock(Table.OUTBOX, number=number)))
 
 
 class Store:
     """A store of predictions, as the service's `StorePort` describes it."""
 
-    def __init__(self, engine: Engine, *, sealer: Sealer, files: PartFiles, answer_within: float) -> None:
+    def __init__(self, engine: Engine, *, sealer: Keys, files: Folder | None, answer_within: float) -> None:
         """`answer_within`: seconds after which a call has failed if it has no answer."""
         self._groups = Groups(engine, answer_within=answer_within)
-        self._files = files
         self.ledger = Ledger(self._groups, sealer=sealer, files=files)
         self.outbox = Outbox(self._groups, sealer=sealer)
         self.replicas = Replicas(self._groups)
@@ -46,3 +140,68 @@ class Store:
 
     async def close(self) -> None:
         await self._groups.close()
+
+
+async def open_store(
+    url: str,
+    *,
+    key_file: Path | None = None,
+    files_above: int = FILES_ABOVE,
+    answer_within: float = ANSWER_WITHIN,
+    clock: Clock | None = None,
+) -> Store:
+    """Open a store; raise `StoreOptionError` with a sentence that names the option.
+
+    Args:
+        url: `sqlite:///PATH`, a file of this server alone that is made if it is not there; or `postgres://…`, a
+            database of Postgres that servers share, as libpq writes it.
+        key_file: keys that inputs are encrypted with; see `geartrain.store.sealing`. Without one, inputs with secrets
+            are not accepted.
+        files_above: parts of events of more bytes become files in a folder beside the file of SQLite.
+        answer_within: seconds after which a call fails if it has no answer.
+        clock: gives the time in seconds since the epoch. None: this machine's for SQLite, the server's for Postgres.
+    """
+    sealer = Keys() if key_file is None else read_keys(key_file)
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        path = _sqlite_path(url)
+        folder = Folder(path.with_name(path.name + ".files"), above=files_above)
+        engine = SqliteEngine(path, clock=clock)
+        store = Store(engine, sealer=sealer, files=folder, answer_within=answer_within)
+        await store.open()
+        await store.remove_lost_files(folder)
+        return store
+    if scheme in {"postgres", "postgresql"}:
+        try:
+            from geartrain.store.postgres import PostgresEngine, check_url
+        except ImportError as error:
+            msg = f"{OPTION}: Postgres needs the package psycopg: pip install 'geartrain[postgres]' ({error})"
+            raise StoreOptionError(msg) from error
+        check_url(url)
+        postgres = PostgresEngine(url, clock=clock, answer_within=answer_within)
+        store = Store(postgres, sealer=sealer, files=None, answer_within=answer_within)
+        await store.open()
+        return store
+    msg = f"{OPTION}: {_shown(url)!r} is no store; use sqlite:///PATH or postgres://USER@HOST/DATABASE"
+    raise StoreOptionError(msg)
+
+
+def _sqlite_path(url: str) -> Path:
+    """Return the path in a URL: absolute with four slashes, relative to the working directory with three."""
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path or parts.query or parts.fragment or not parts.path.startswith("/"):
+        msg = f"{OPTION}: {url!r} names no file; write sqlite:///PATH, or sqlite:////PATH for one from the root"
+        raise StoreOptionError(msg)
+    found = Path(path).absolute()
+    if not found.parent.is_dir():
+        raise StoreOptionError(f"{OPTION}: {found.parent} is no folder; make it, or choose another file")
+    if found.is_dir():
+        raise StoreOptionError(f"{OPTION}: {found} is a folder; name a file in it, such as {found}/predictions.db")
+    return found
+
+
+def _shown(url: str) -> str:
+    """Return a URL without the password that it may hold."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

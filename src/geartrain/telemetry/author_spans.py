@@ -37,7 +37,7 @@ def provide(environ: Mapping[str, str], warn: Callable[[str], None]) -> Callable
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return _end_nothing  # the author's own
-    from geartrain.telemetry.provider import make_provider
+    from geartrain.telemetry.tracer import make_provider
 
     try:
         provider = make_provider()
@@ -50,7 +50,7 @@ def provide(environ: Mapping[str, str], warn: Callable[[str], None]) -> Callable
 
 def _end(provider: TracerProvider) -> None:
     """Send what has been recorded, in the time that a worker has to end."""
-    from geartrain.telemetry.provider import begin_shutdown
+    from geartrain.telemetry.tracer import begin_shutdown
 
     begin_shutdown(provider).join(_FLUSH_LIMIT)
 

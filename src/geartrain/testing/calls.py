@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
-from geartrain.domain.predictions.events import LogSource
-from geartrain.ipc.messages import Failed, Log, Message, Predict, Report, Reports, WorkerLog
+from geartrain.domain.predictions.calls import Failed, ItemEnd, ItemEvent, Report
+from geartrain.domain.predictions.events import Log, LogSource
+from geartrain.ipc.messages import Message, Predict, Reports, WorkerLog
 from geartrain.worker.calls.batch_codec import BatchCodec
-from geartrain.worker.calls.call import Call
-from geartrain.worker.calls.tools import CallTools
-from geartrain.worker.channels.channel import Channel, Shield
+from geartrain.worker.calls.call import Call, CallTools
+from geartrain.worker.channels.cancellation import Shield
+from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.stdio.router import Router
 
@@ -90,9 +91,9 @@ class LocalChannel(Channel):
     def _take(self, reports: tuple[Report, ...]) -> None:
         for report in reports:
             match report:
-                case Log(_, source, text):
+                case ItemEvent(_, Log(source, text)):
                     self._prints.write(source, text)
-                case Failed(item, error, _):
+                case ItemEnd(item, Failed(error)):
                     self.failures[item] = error
                 case _:
                     pass

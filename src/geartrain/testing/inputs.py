@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.authoring.secret import Secret
+from geartrain.authoring.values import Secret
 from geartrain.domain.data_urls import data_url_of, media_type_of
 from geartrain.domain.errors import FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
+from geartrain.domain.predictions.batching import BatchItems
 from geartrain.domain.predictions.calls import ItemInput
 from geartrain.domain.signature.constraints import holds
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.types import InputField
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Tensor, check
-from geartrain.outbound.errors import DownloadError
+from geartrain.outbound.files import DownloadError
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.testing.errors import InvalidInputError

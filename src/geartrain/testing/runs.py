@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from geartrain.bridge.call_messages import parts_of, predict_of
+from geartrain.bridge.payloads import parts_of, predict_of
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.ipc.messages import Inline
 from geartrain.testing.calls import LocalCall, LocalChannel, Prints
@@ -21,11 +21,11 @@ from geartrain.testing.errors import CanceledError, RequestFailedError
 from geartrain.testing.inputs import InputReader
 from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
-from geartrain.worker.calls.tools import CallTools, tools_of_model
+from geartrain.worker.calls.call import CallTools, tools_of_model
+from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
 from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.setup import arguments_of_setup
-from geartrain.worker.runtime.cancellation import CANCEL_SIGNAL, CancelRegion
 from geartrain.worker.values.call_files import CallFiles
 from geartrain.worker.values.faults import note_run
 from geartrain.worker.values.output_check import contract_of

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 from geartrain.authoring import CancelationException
 from geartrain.authoring.scope import Scope, current_scope
 from geartrain.testing.calls import LocalCall, Prints
+from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.loading.loader import LoadedRunner
 from geartrain.worker.runtime.async_engine import close_loop
-from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.sync_engine import STREAMS
 from geartrain.worker.values.faults import note_yield
 

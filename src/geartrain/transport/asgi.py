@@ -1,26 +1,29 @@
 """A wire on ASGI: the same handlers as an application inside another server.
 
 The server that calls it, its host, owns the connections: TLS, limits of heads, time limits, `Upgrade`, the `Date`
-header. What is left here is to translate requests and answers, to bound bodies, and to notice clients that leave.
+header. The wire translates requests and answers, bounds bodies, and notices clients that leave. The application starts
+and ends with a lifespan, or starts with the first request where there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.asgi_head import BadHeadError, read_head
-from geartrain.transport.asgi_lifecycle import EndedError, Lifecycle, Start, Stop
 from geartrain.transport.wire.bodies import too_large
 from geartrain.transport.wire.exchange import (
+    NO_BODY,
+    UNKNOWN_LENGTH,
     Accepted,
     AcceptedInParts,
     Answer,
@@ -29,13 +32,21 @@ from geartrain.transport.wire.exchange import (
     ClientGoneError,
     Exchange,
     Fields,
+    Handler,
+    Head,
+    Headers,
     PartsExchange,
     Record,
     Records,
     keep_nothing,
 )
-from geartrain.transport.wire.responses import UNREADABLE
+from geartrain.transport.wire.outgoing import UNREADABLE
 
+_SAFE: Final = "/:@!$&'()*+,;=~"  # need not be percent-encoded in a path, RFC 3986, section 3.3
+_MAX_DIGITS: Final = 18  # of a length
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})
+Start = Callable[[], Awaitable[Handler]]
+Stop = Callable[[], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -45,6 +56,145 @@ logger = logging.getLogger(__name__)
 
 _DISCONNECT: Final = "http.disconnect"
 _BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})  # they have no length either
+
+
+class BadHeadError(Exception):
+    """The head of a request that the host let pass, and that is refused all the same."""
+
+
+def read_head(scope: Mapping[str, Any]) -> Head:
+    """Return the head of the request of an `http` scope; raise `BadHeadError`."""
+    headers = [(name.lower(), value) for name, value in scope["headers"]]
+    method: str = scope["method"]
+    is_framed = scope.get("http_version", "1.1").startswith("1")
+    # HTTP/2 and later have no header that says that a body comes without a length.
+    unsaid = NO_BODY if is_framed or method in _WITHOUT_BODY else UNKNOWN_LENGTH
+    query: bytes = scope.get("query_string", b"")
+    root = _quote(scope.get("root_path", "").rstrip("/"))
+    return Head(method, read_path(scope), query, headers, _read_length(headers, unsaid), root)
+
+
+def read_path(scope: Mapping[str, Any]) -> bytes:
+    """Return the path below the place where the application is mounted, percent-encoded as it came.
+
+    `path` decides, because it is what the host and its middleware have looked at. `raw_path` only adds how it was
+    encoded, where the two agree; servers differ in whether it, or `path` too, still has the `root_path` in it.
+    """
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    raw = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
+    if unquote(raw) not in {path, root + path}:
+        raw = _quote(path)
+    if "://" in raw and not raw.startswith("/"):  # the absolute form, which servers should have taken apart
+        raw = "/" + raw.partition("://")[2].partition("/")[2]
+    below = (raw[_end_of_root(raw, root) :] or "/").encode("latin-1")
+    if not below.startswith(b"/") and below != b"*":
+        msg = "The target of the request is not a path."
+        raise BadHeadError(msg)
+    return below
+
+
+def _quote(path: str) -> str:
+    return quote(path, safe=_SAFE, errors="replace")
+
+
+def _end_of_root(raw: str, root: str) -> int:
+    """Return the index in a path at which what is below `root` begins; 0 if the path does not begin with it."""
+    if not root:
+        return 0
+    wanted = root.encode()
+    at = 0
+    for byte in wanted:
+        step = 3 if raw[at : at + 1] == "%" else 1
+        if unquote(raw[at : at + step], "latin-1") != chr(byte):
+            return 0
+        at += step
+    return at if raw[at : at + 1] in {"", "/"} else 0
+
+
+def _read_length(headers: Headers, unsaid: int) -> int:
+    lengths = {value for name, value in headers if name == b"content-length"}
+    if any(not value.isdigit() or len(value) > _MAX_DIGITS for value in lengths) or len(lengths) > 1:
+        msg = "The Content-Length of the request is not one number of bytes."
+        raise BadHeadError(msg)
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        return UNKNOWN_LENGTH
+    return int(lengths.pop()) if lengths else unsaid
+
+
+class EndedError(Exception):
+    """The application has been stopped."""
+
+
+class _State(enum.Enum):
+    IDLE = enum.auto()  # not started yet, or the start has failed: the next request tries again
+    STARTING = enum.auto()
+    RUNNING = enum.auto()
+    STOPPED = enum.auto()  # only another lifespan starts it again
+
+
+class Lifecycle:
+    """Starts once, however many requests ask for it at once, and stops when the last lifespan ends."""
+
+    def __init__(self, start: Start, stop: Stop) -> None:
+        self._start = start
+        self._stop = stop
+        self._state = _State.IDLE
+        self._lifespans = 0
+        self._task: asyncio.Task[Handler]
+        self._loop: asyncio.AbstractEventLoop
+
+    async def enter(self) -> None:
+        """Begin a lifespan: start, or wait for a start that is under way. Raises what `start` raises."""
+        self._lifespans += 1
+        try:
+            await self._started()
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """End a lifespan; stop if it was the last one."""
+        self._lifespans -= 1
+        if self._lifespans:
+            return
+        if self._state is _State.STARTING:  # it has no waiter
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._state is _State.RUNNING:
+            self._state = _State.STOPPED
+            await self._stop()
+
+    async def handler(self) -> Handler:
+        """Return the handler for a request, after a start if there was none. Raises `EndedError` after the end."""
+        if self._state is _State.STOPPED:
+            msg = "The server is shutting down."
+            raise EndedError(msg)
+        return await self._started()
+
+    async def _started(self) -> Handler:
+        loop = asyncio.get_running_loop()
+        if self._state in {_State.IDLE, _State.STOPPED}:
+            self._state = _State.STARTING
+            self._loop = loop
+            self._task = loop.create_task(self._begin())
+        elif self._loop is not loop:
+            msg = (
+                "geartrain's ASGI application runs in another event loop; let the lifespan of the host start and end it"
+            )
+            raise RuntimeError(msg)
+        if self._task.done():
+            return self._task.result()
+        return await asyncio.shield(self._task)  # a canceled request does not cancel the start for others
+
+    async def _begin(self) -> Handler:
+        try:
+            handler = await self._start()
+        except BaseException:
+            self._state = _State.IDLE
+            raise
+        self._state = _State.RUNNING
+        return handler
 
 
 class AsgiApplication:

@@ -24,7 +24,7 @@ import numpy as np
 from geartrain.apis import cog, generate, json_limits, open_inference, tensor_json
 from geartrain.apis.infer_json import InputJson
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.signature.any_input import view_of
+from geartrain.domain.signature.tensor_view import view_of
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Buffer, Tensor, count_of, tensor_error

@@ -1,10 +1,15 @@
-"""Compressed bodies: gzip and deflate, both ways. Source: observed Triton, section 9; T11."""
+"""Negotiation of answers, and compressed bodies.
+
+`Accept` (RFC 9110) and `Prefer` (RFC 7240) are fields that hold lists. Bodies are compressed with gzip or deflate, both
+ways. Source: observed Triton, section 9; T11.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Final, Literal
 
@@ -12,6 +17,8 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.bodies import too_large
 
+_MEMBER: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
+_PARAMETER: Final = re.compile(rb'(?:[^;"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
 Encoding = Literal["gzip", "deflate"]
 
 ACCEPTED: Final = b"gzip, deflate"
@@ -20,6 +27,39 @@ _PIECE: Final = 1_048_576  # bytes that are decompressed at a time
 _LEVEL: Final = 1  # tensors are large and seldom worth more time
 _LARGE: Final = 65_536  # bytes, from which on a thread does it
 _LARGE_COMPRESSED: Final = 4096  # bytes, which may stand for a thousand times as many
+
+
+def _members(values: Iterable[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Yield each member of a list, in lower case, with its parameters. Commas in quoted strings do not separate."""
+    for value in values:
+        for member in _MEMBER.findall(value.lower()):
+            first, *parameters = [part.strip() for part in _PARAMETER.findall(member)] or [b""]
+            if first:
+                yield first, parameters
+
+
+def prefers(values: Iterable[bytes], preference: bytes) -> bool:
+    """Tell whether the values of `Prefer` have a preference. Its own value and its parameters are ignored."""
+    return any(first.partition(b"=")[0].rstrip() == preference for first, _ in _members(values))
+
+
+def accepted_weight(values: Iterable[bytes], media_type: bytes) -> float:
+    """Return the weight that the values of `Accept` give to a media type: that of the most specific range, or 0."""
+    whole = media_type.partition(b"/")[0] + b"/*"
+    weights = {name: _weight(parameters) for name, parameters in _members(values)}
+    return next((weights[name] for name in (media_type, whole, b"*/*") if name in weights), 0.0)
+
+
+def _weight(parameters: list[bytes]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name.rstrip() == b"q":
+            try:
+                weight = float(value)
+            except ValueError:
+                return 0.0
+            return weight if 0 <= weight <= 1 else 0.0
+    return 1.0
 
 
 def content_encoding(value: bytes) -> Encoding | None:

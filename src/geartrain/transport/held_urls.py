@@ -18,8 +18,7 @@ from geartrain.domain.signature.validation import InputValidator
 from geartrain.outbound.data_urls import HeldUrl, json_texts
 from geartrain.outbound.inputs import field_errors
 from geartrain.outbound.references import FileReferences
-from geartrain.service.models.admission import CheckedInput, without_secrets
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import CheckedInput, Interface, without_secrets
 from geartrain.transport.body_messages import PIECE
 
 LONG: Final = 65_536  # characters of a payload that is left out

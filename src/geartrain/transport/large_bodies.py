@@ -26,14 +26,13 @@ import msgspec
 from geartrain.apis import cog, generate, json_limits, open_inference
 from geartrain.apis.generate import GenerateRequest
 from geartrain.apis.infer_json import RequestJson
-from geartrain.apis.open_inference import Fetch, Reply
+from geartrain.apis.open_inference import Fetch, OutputForms
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.signature.tensor_view import Bound, TensorView
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.outbound.references import FileReferences
-from geartrain.service.models.admission import CheckedInput
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -78,7 +77,7 @@ class InferBody(msgspec.Struct, frozen=True):
     """An infer request with the model's input. `checked` is None if its input is short enough to be checked later."""
 
     request: InferRequest
-    reply: Reply
+    forms: OutputForms
     bound: Bound
     checked: CheckedInput | None
 
@@ -106,7 +105,7 @@ class LargeBodies:
         self._max_elements = max_elements
         self._max_file_bytes = max_file_bytes
         self._processes = _Processes("geartrain-body")
-        self._shapes = _Processes("geartrain-shape")  # apart: a schema may use up all the time there is
+        self._shapes = _Processes("geartrain-shape")  # apart: the check of a shape may use up its whole time limit
 
     def close(self) -> None:
         """End the processes. Bodies that are being read are given up."""
@@ -138,9 +137,9 @@ class LargeBodies:
 
     async def read_infer(self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch) -> InferBody:
         """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
-        request, reply = await self._read_infer(body, json_size, interface, fetch=fetch)
+        request, forms = await self._read_infer(body, json_size, interface, fetch=fetch)
         bound, checked = await self.bind(request, interface)
-        return InferBody(request, reply, bound, checked)
+        return InferBody(request, forms, bound, checked)
 
     async def read_message(self, message: Buffer) -> tuple[bytes, list[Buffer]]:
         """Return a `ModelInferRequest` of gRPC without the contents of its tensors, and these. Raises `GeartrainError`.
@@ -236,7 +235,7 @@ class LargeBodies:
 
     async def _read_infer(
         self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch
-    ) -> tuple[InferRequest, Reply]:
+    ) -> tuple[InferRequest, OutputForms]:
         view = interface.view
         if json_size == 0:
             return await read_aside(open_inference.read_request, body, json_size, view, fetch=fetch)

@@ -1,30 +1,35 @@
-"""The record of each request: its ids, the prediction that it runs, and what the access log tells of it.
+"""The record of each request, and the counts of those that have ended, by protocol and status.
 
-A wire makes it when the head of a request has been decided about, and ends it with the answer. The exchange notes its
-prediction in between.
+A wire makes a record when the head of a request has been decided about, and ends it with the answer. The exchange
+notes its prediction in between.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from http import HTTPStatus
+from operator import attrgetter
 from time import time
-from typing import Final, Protocol, cast
+from types import TracebackType
+from typing import Final, Protocol, Self, cast
 from urllib.parse import quote
 
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
     NOTHING_SENT,
-    ProtocolName,
     RequestContext,
     SentIds,
     new_context,
     new_contexts,
     read_ids,
 )
+from geartrain.domain.predictions.tracing import Value
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 
 LEFT: Final = 499
@@ -34,8 +39,10 @@ _LONGEST: Final = 1024  # characters that are kept of a path, and of the names i
 _GRPC_STATUS: Final = b"grpc-status"
 NO_GRPC: Final = -1
 _FAILED: Final = Status.FAILED  # to read it from its class takes several times as long
-_TOGETHER: Final = 64  # ids that are made at once
+_TOGETHER: Final = 64  # ids that are made, or requests that are counted and have their lines made, at once
 _Ids = tuple[RequestContext, bytes]
+_kind: Final = attrgetter("origin.protocol", "status", "grpc_status")
+_INTERVAL: Final = 0.05  # seconds in which requests are gathered
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -43,7 +50,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    protocol: ProtocolName
+    protocol: str
     key: str
     model: str
     is_routine: bool
@@ -98,6 +105,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
         outcome: the status of the prediction when the answer was complete: `STARTING` if it goes on.
         error: the reason of a refusal.
+        attributes: those that its handler adds to its span; None where it has no span.
     """
 
     observer: RequestObserver
@@ -116,6 +124,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     grpc_status: int = NO_GRPC
     outcome: Status = Status.STARTING
     error: str = ""
+    attributes: dict[str, Value] | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -157,7 +166,7 @@ class RequestRecords:
 
     def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer
-        self._made: defaultdict[ProtocolName, list[_Ids]] = defaultdict(list)  # for requests that come without ids
+        self._made: defaultdict[str, list[_Ids]] = defaultdict(list)  # for requests that come without ids
 
     def of(self, head: Head) -> NewRecord:
         """Create the factory of the records for requests with a decided head."""
@@ -165,18 +174,18 @@ class RequestRecords:
         origin = Origin(
             head.method,
             head.path[:_LONGEST].decode("latin-1"),
-            cast("ProtocolName", notes.protocol),
+            notes.protocol,
             notes.key,
             notes.model[:_LONGEST],
             notes.is_routine,
             notes.prediction_id[:_LONGEST],
             ids_of(head),
         )
-        observer, sent, protocol = self._observer, origin.sent, origin.protocol
+        observer, sent, protocol, shows_logs = self._observer, origin.sent, origin.protocol, notes.shows_logs
         if sent is not NOTHING_SENT:
 
             def continue_record(peer: str) -> RequestRecord:
-                context = new_context(sent, protocol)
+                context = new_context(sent, protocol, shows_logs=shows_logs)
                 return RequestRecord(observer, origin, peer, time(), context, id_lines(context), NO_PREDICTION)
 
             return continue_record
@@ -184,7 +193,12 @@ class RequestRecords:
 
         def new_record(peer: str) -> RequestRecord:
             if not made:
-                made.extend([(context, id_lines(context)) for context in new_contexts(protocol, _TOGETHER)])
+                made.extend(
+                    [
+                        (context, id_lines(context))
+                        for context in new_contexts(protocol, _TOGETHER, shows_logs=shows_logs)
+                    ]
+                )
             context, lines = made.pop()
             return RequestRecord(observer, origin, peer, time(), context, lines, NO_PREDICTION)
 
@@ -219,3 +233,58 @@ def header_text(prediction_id: str) -> str:
     if prediction_id.isascii() and prediction_id.isprintable():
         return prediction_id
     return quote(prediction_id, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")
+
+
+class RequestCounts:
+    """Hears of each request that is over (`RequestObserver`), counts many at a time, and passes them on.
+
+    Used as a context on the event loop that ends the requests: at its end it has passed on all of them.
+    """
+
+    def __init__(self, following: RequestsObserver = NOBODY) -> None:
+        self._following = following
+        self._gathered: list[RequestRecord] = []
+        self._is_timed = False  # true if the gathered requests are settled at the end of the interval
+        self._counts: Counter[tuple[str, int, int]] = Counter()  # by protocol, status of HTTP and status of gRPC
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.settle()
+
+    def add(self, request: RequestRecord) -> None:
+        """Take a request that is over."""
+        gathered = self._gathered
+        gathered.append(request)
+        count = len(gathered)
+        if count >= _TOGETHER:
+            self.settle()
+        elif count == 1 and not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(_INTERVAL, self._on_interval)
+
+    def _on_interval(self) -> None:
+        self._is_timed = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Count what has been gathered, and pass it on."""
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        self._counts.update(map(_kind, gathered))
+        self._following.add_all(gathered)
+
+    def all(self) -> dict[tuple[str, str], int]:
+        """Return the counts by protocol and status: the name of gRPC's, otherwise the number of HTTP's."""
+        self.settle()
+        counts: Counter[tuple[str, str]] = Counter()
+        for (protocol, status, grpc_status), count in self._counts.items():
+            if protocol == "grpc" and status == HTTPStatus.OK:
+                counts[protocol, GrpcStatus(max(grpc_status, 0)).name] += count
+            else:
+                counts[protocol, str(int(status)) if grpc_status == NO_GRPC else GrpcStatus(grpc_status).name] += count
+        return dict(counts)

@@ -1,4 +1,4 @@
-"""One table of routes: a method and a path, and what takes the request.
+"""One table of routes: a method and a path, and the endpoint that takes the request. Then the ports of the routes.
 
 A path is cut at its slashes as it came and each step is decoded by itself, so a percent-encoded slash belongs to a name
 or an id. Paths are exact: a slash at the end makes another path.
@@ -7,6 +7,7 @@ or an id. Paths are exact: a slash at the end makes another path.
 from __future__ import annotations
 
 import functools
+import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -16,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.request_context import ProtocolName
 from geartrain.domain.versions import is_version
 from geartrain.transport.errors import BUG
 from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, Decision, Head, Responder
@@ -33,10 +33,21 @@ POST: Final = ("POST",)
 
 _VERSION: Final = ":version}"
 ROUTINE: Final = frozenset({"open", "read"})  # scopes of requests that look after a server
+METRICS: Final = "/metrics"
+HISTORY: Final = "/playground/history"  # the metrics of the last minutes
+HEALTH: Final = frozenset({"/health-check", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
 class Api(Protocol):
-    """Form of a protocol's refusals."""
+    """A protocol: its name, and the form of its refusals. Its routes refer to it, and nothing else lists it.
+
+    Attributes:
+        name: of the requests that run models, in logs, metrics and traces.
+        shows_logs: true if its answers have a place for the prints of a run. Those of others are in the server's log.
+    """
+
+    name: str
+    shows_logs: bool
 
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
@@ -56,12 +67,12 @@ class Route(msgspec.Struct, frozen=True):
         path: a template. `{name}` stands for one step that is not empty, `{name:version}` for one that can be a
             version, `{name*}` at the end for all that follow.
         begin: takes the request; may raise `GeartrainError`, which `api` makes an answer of.
-        api: the protocol that it belongs to.
+        api: the protocol that it belongs to. A request with the scope `predict` is counted as one of it, any other as
+            `system`.
         scope: what a key must allow, where keys are asked for. `open` is for everybody.
         subject: what the request is about, for keys that are for some models only: `model`, the one that the path names
             or else the default model; `all` models, or the server as a whole; `none` of them.
         outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
-        protocol: by which a model is asked; `system` for what asks none.
         is_relayable: whether other servers of a cluster may hand over requests of their clients.
     """
 
@@ -72,7 +83,6 @@ class Route(msgspec.Struct, frozen=True):
     scope: Scope = "read"
     subject: Subject = "model"
     outline: Begin | None = None
-    protocol: ProtocolName = "system"
     is_relayable: bool = False
 
 
@@ -188,7 +198,10 @@ class Router:
         if route is None:
             allowed = ", ".join(sorted(node.routes))
             return next(iter(node.routes.values())).api.wrong_method(allowed)
-        head.notes.protocol, head.notes.model = route.protocol, params.get("model", "")
+        notes = head.notes
+        notes.model = params.get("model", "")
+        if route.scope == "predict":
+            notes.protocol, notes.shows_logs = route.api.name, route.api.shows_logs
         try:
             begin, is_reusable = self._admit(head, route, params)
             head.notes.is_routine = route.scope in ROUTINE
@@ -265,3 +278,47 @@ def _dress(guard: Guard, head: Head, decision: Decision) -> Decision:
 def split_path(path: bytes) -> list[str]:
     """Return the decoded steps of a path; `/` has one, which is empty."""
     return [unquote_to_bytes(step).decode(errors="replace") for step in path[1:].split(b"/")]
+
+
+def split_routes(routes: Iterable[Route], *, has_admin_port: bool) -> tuple[tuple[Route, ...], tuple[Route, ...]]:
+    """Return the routes of the public port and those of the port of administration.
+
+    The latter has administration, metrics, and health for probes; the former has the rest, and health too. Without a
+    port of administration the public one has all.
+    """
+    rows = tuple(routes)
+    if not has_admin_port:
+        return rows, ()
+    public = tuple(route for route in rows if not _is_administration(route))
+    return public, tuple(route for route in rows if _is_administration(route) or route.path in HEALTH)
+
+
+def _is_administration(route: Route) -> bool:
+    return route.scope == "admin" or route.path in {METRICS, HISTORY}
+
+
+def exposure_warning(address: str, *, has_keys: bool) -> str | None:
+    """Return the warning about a server that asks for no keys and that other machines can reach; None for any other.
+
+    `address` is what the socket is bound to, which is a number whatever name the operator has given.
+    """
+    if has_keys or is_loopback(address):
+        return None
+    return (
+        f"everybody who can reach {_described(address)} may use this server and shut it down: it asks for no keys. "
+        "Give keys to its clients with --keys, or listen on 127.0.0.1; see docs/security.md."
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Return True if a numeric address is one that only this machine can reach."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    carried = getattr(found, "ipv4_mapped", None)
+    return found.is_loopback if carried is None else bool(carried.is_loopback)
+
+
+def _described(address: str) -> str:
+    return "any address of this machine" if address in {"0.0.0.0", "::", ""} else address  # noqa: S104 - compared alone

@@ -14,10 +14,10 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.tracing import Span, TraceContext, TracerPort, Value, read_context
-from geartrain.transport.grpc.status import Status as GrpcStatus
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.records import LEFT, NO_GRPC, RequestObserver, RequestRecord, RequestRecords, id_lines, ids_of
 from geartrain.transport.wire.exchange import Head, NewRecord
-from geartrain.transport.wire.responses import UNREADABLE
+from geartrain.transport.wire.outgoing import UNREADABLE
 
 RouteOf = Callable[[str, str], str]
 """Gives the template of the route of a method and a path of HTTP; empty if there is none."""
@@ -59,6 +59,8 @@ class TracedRecords(RequestRecords):
             record.context, traceparent=context.traceparent, tracestate=context.state
         )
         record.id_lines = id_lines(record.context)
+        if context.is_sampled:
+            record.attributes = {}
         return record
 
 
@@ -98,7 +100,7 @@ class _RequestSpans:
                 kind="server",
                 start=request.began,
                 end=request.ended,
-                attributes={**attributes, **_common(request)},
+                attributes={**attributes, **_common(request), **(request.attributes or {})},
                 is_failed=is_failed,
             )
         )

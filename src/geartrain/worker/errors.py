@@ -59,9 +59,9 @@ class ClientError(ReportedError):
     """A request that its client has to change: the message is for the client, without a name of a class."""
 
 
-def code_of(error: BaseException) -> str:
-    """Return the code of `domain.errors.Code` that a report of an error carries; empty if the run is at fault."""
-    return Code.INVALID_INPUT.value if isinstance(error, ClientError) else ""
+def code_of(error: BaseException) -> Code | None:
+    """Return the code that a report of an error carries; None if the run is at fault."""
+    return Code.INVALID_INPUT if isinstance(error, ClientError) else None
 
 
 def format_error(error: BaseException) -> str:

@@ -8,8 +8,7 @@ import pytest
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction, json_array
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord, json_array
 
 LARGE = "x" * 1_000_000
 

@@ -11,8 +11,7 @@ import pytest
 from geartrain.apis import generate
 from geartrain.apis.generate import GenerateRequest, GenerateView
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.types import OutputMode, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor, join_bytes, pack

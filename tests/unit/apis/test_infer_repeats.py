@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geartrain.apis import infer_json, open_inference
-from geartrain.apis.infer_repeats import Repeats
-from geartrain.apis.open_inference import PLAIN
+from geartrain.apis.infer_json import Repeats
+from geartrain.apis.open_inference import ALL_JSON
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.tensors import tensor as tensors
@@ -168,7 +168,7 @@ def test_an_answer_is_as_it_would_be_written_otherwise(datatype: str, shape: tup
             assert parts is None
             continue
         response = InferResponse(*model, "", tuple(tensors.unpack(packed)[1]))
-        assert parts == open_inference.encode_response(response, PLAIN, store=no_memory).parts
+        assert parts == open_inference.encode_response(response, ALL_JSON, store=no_memory).parts
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from geartrain.apis.mcp.messages import Fault
-from geartrain.apis.mcp.results import call_result, error_result
-from geartrain.apis.mcp.tools import decode_cursor, describe_tool, encode_cursor
+from geartrain.apis.mcp.tools import call_result, decode_cursor, describe_tool, encode_cursor, error_result
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.signature.types import InputField, OutputMode, OutputSpec, RecordField, Signature, TypeSpec
 

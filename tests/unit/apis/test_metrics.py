@@ -11,14 +11,20 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Timestamp
 
-from geartrain.apis.metric_families import TRITON_COUNTERS
 from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, RelayMetrics, ServerMetrics, WorkerMetrics
-from geartrain.apis.metrics import encode_metrics, wants_openmetrics
-from geartrain.domain.predictions.histograms import Buckets, Histogram, Histograms, columns
+from geartrain.apis.metrics import TRITON_COUNTERS, encode_metrics, wants_openmetrics
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.statistics import (
+    BatchStatistics,
+    Buckets,
+    Duration,
+    Histogram,
+    Histograms,
+    ModelStatistics,
+    columns,
+)
 
 PROCESS = ProcessUse(cpu=1.5, memory=2**20, descriptors=12, started=1000.0, read=7, written=8)
 CATS = {"model": "cats", "version": "2"}

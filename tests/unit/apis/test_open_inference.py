@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geartrain.apis import open_inference, tensor_json
-from geartrain.apis.open_inference import Answer, Place, Reply
+from geartrain.apis.open_inference import Answer, OutputForms, Place
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, InferRequest, InferResponse, SchedulePolicy
 from geartrain.domain.signature.tensor_view import TensorView
@@ -42,7 +42,7 @@ def fetch(region: str, offset: int, size: int) -> Buffer:
 
 def read(
     body: Any, view: TensorView = IDENT, *, tail: bytes | None = None, size: int | None = None
-) -> tuple[InferRequest, Reply]:
+) -> tuple[InferRequest, OutputForms]:
     """Read a body, and bind it to the model as whoever serves it does; `tail` are the bytes behind the JSON."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     if tail is not None:
@@ -85,7 +85,7 @@ def test_the_tensor() -> None:
     assert [bytes(t.data) for t in request.inputs] == [FOUR]
     assert (request.inputs[0].name, request.inputs[0].datatype, request.inputs[0].shape) == ("x", "FP32", (2, 2))
     assert (request.id, request.outputs, request.parameters, request.schedule.timeout) == ("", None, {}, None)
-    assert reply == Reply()
+    assert reply == OutputForms()
 
 
 @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [1, [2, 3], 4]])
@@ -139,9 +139,9 @@ def test_shape_with_a_zero() -> None:
     assert bytes(read(x(shape=[0, 2], data=[]))[0].inputs[0].data) == b""
 
 
-def answer(*outputs: Tensor, reply: Reply | None = None, **fields: Any) -> Answer:
+def answer(*outputs: Tensor, reply: OutputForms | None = None, **fields: Any) -> Answer:
     response = InferResponse(**{"model_name": "ident", "model_version": "1", "id": "", "outputs": outputs, **fields})
-    return open_inference.encode_response(response, reply or Reply(), store=lambda *_: None)
+    return open_inference.encode_response(response, reply or OutputForms(), store=lambda *_: None)
 
 
 def text_of(found: Answer) -> bytes:
@@ -500,7 +500,7 @@ def test_binary_strings_that_do_not_fit(data: bytes, shape: list[int], text: str
     assert text in refused(body, one("BYTES", -1), tail=data)
 
 
-def wanted(*, binary: Any = None, **outputs: Any) -> Reply:
+def wanted(*, binary: Any = None, **outputs: Any) -> OutputForms:
     """How outputs would come; each is named with its `binary_data`, None for no parameters."""
     body = ab(
         outputs=[
@@ -527,7 +527,7 @@ def test_t13_binary_data_output_covers_listed_outputs() -> None:
 
 
 def test_binary_response_as_observed() -> None:
-    found = answer(Y, reply=Reply(binary=True))
+    found = answer(Y, reply=OutputForms(binary=True))
     head = (
         b'{"model_name":"ident","model_version":"1","outputs":'
         b'[{"name":"y","datatype":"FP32","shape":[2,2],"parameters":{"binary_data_size":16}}]}'
@@ -536,7 +536,7 @@ def test_binary_response_as_observed() -> None:
 
 
 def test_response_of_both_forms() -> None:
-    found = answer(Y, Tensor("z", "INT8", (1,), b"\7"), reply=Reply(forms={"y": True}))
+    found = answer(Y, Tensor("z", "INT8", (1,), b"\7"), reply=OutputForms(binary_of={"y": True}))
     assert found.json_size is not None
     body = json.loads(text_of(found)[: found.json_size])
     assert body["outputs"] == [
@@ -547,7 +547,7 @@ def test_response_of_both_forms() -> None:
 
 
 def test_binary_response_of_no_bytes_is_json() -> None:
-    found = answer(Tensor("y", "FP32", (0, 2), b""), reply=Reply(binary=True))
+    found = answer(Tensor("y", "FP32", (0, 2), b""), reply=OutputForms(binary=True))
     assert found.json_size is None
     assert json.loads(text_of(found))["outputs"][0]["parameters"] == {"binary_data_size": 0}
 
@@ -691,7 +691,7 @@ def test_output_to_shared_memory() -> None:
 
 def test_output_that_is_too_large_for_its_place() -> None:
     with pytest.raises(GeartrainError, match=r"output 'y' \(8 bytes\) should be at least 16 bytes") as caught:
-        answer(Y, reply=Reply(places={"y": Place("r1", 0, 8)}))
+        answer(Y, reply=OutputForms(places={"y": Place("r1", 0, 8)}))
     assert caught.value.code is Code.INVALID_TENSOR
 
 
@@ -727,7 +727,7 @@ def test_o1_null_is_absent(body: dict[str, Any]) -> None:
     request, reply = read(body)
     assert (bytes(request.inputs[0].data), request.id, request.parameters) == (FOUR, "", {})
     assert request.outputs == (("y",) if body.get("outputs") else None)
-    assert (request.schedule.timeout, reply) == (None, Reply())
+    assert (request.schedule.timeout, reply) == (None, OutputForms())
 
 
 def test_o1_null_data_is_absent() -> None:

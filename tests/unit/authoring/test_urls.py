@@ -11,7 +11,7 @@ import pytest
 
 import geartrain
 from geartrain import File, Path
-from geartrain.authoring.files import URLFile, URLPath, get_filename
+from geartrain.authoring.values import URLFile, URLPath, get_filename
 from tests.support.web_server import Server, running_server
 
 

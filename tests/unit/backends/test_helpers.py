@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from geartrain.backends.arrays import Dimension, are_rows
 from geartrain.backends.cpus import usable_cpus
-from geartrain.backends.dimensions import Dimension, are_rows
 from geartrain.backends.foreign import what_is
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.torch import TorchBackend
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.loading.backend_runner import load_backend
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.cpu_quota import quota, usable_cores
+from geartrain.bridge.resources import quota, usable_cores
 
 NONE = float("inf")
 

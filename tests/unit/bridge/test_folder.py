@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
+from geartrain.bridge.payloads import WorkerFolder, delete_temporary_files
 from geartrain.domain.predictions.calls import FileRef
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from geartrain.bridge.lent_outputs import LentOutputs
+from geartrain.bridge.payloads import LentOutputs
 from geartrain.ipc.messages import InMemory
 from geartrain.ipc.payload import PayloadWriter
 from geartrain.ipc.shared_memory import MemoryRegion

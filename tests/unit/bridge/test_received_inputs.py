@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.call_socket import CallSocket
-from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.slot_reports import NoListener
-from geartrain.bridge.slots import SlotChannel
-from geartrain.domain.predictions.calls import CallInput, Canceled, ItemInput
+from geartrain.bridge.channels import CallSocket
+from geartrain.bridge.payloads import WorkerFolder
+from geartrain.bridge.slots import NoListener, SlotChannel
+from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemInput, Succeeded
 from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.body_memory import BodyMemory
@@ -47,7 +46,7 @@ class Worker:
 
     def end(self, serial: int) -> None:
         """Report the end of a call."""
-        done = m.Done(0, m.Inline(b"1"), 0.1)
+        done = ItemEnd(0, Succeeded(b"1", 0.1))
         self.calls.data_received(frame(m.encode(m.Reports(0, serial, (done,), idle=True))))
 
     def _fail(self, reason: str) -> None:

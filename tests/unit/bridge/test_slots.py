@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from geartrain.bridge.call_messages import LONG_TEXT, parts_of
-from geartrain.bridge.call_socket import CallSocket
-from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.slot_state import SLOT_STEPS, TO_SLOT_STATE, SlotState
-from geartrain.bridge.slots import SlotChannel
+from geartrain.bridge.channels import CallSocket
+from geartrain.bridge.payloads import LONG_TEXT, WorkerFolder, parts_of
+from geartrain.bridge.slots import SLOT_STEPS, TO_SLOT_STATE, SlotChannel, SlotState
 from geartrain.domain.predictions.calls import (
     ALL,
     CallInput,
@@ -27,10 +25,12 @@ from geartrain.domain.predictions.calls import (
     Failed,
     FileRef,
     ItemEnd,
+    ItemEvent,
     ItemInput,
+    Report,
     Succeeded,
 )
-from geartrain.domain.predictions.events import Metric
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.state_machine import IllegalStepError
 from geartrain.domain.tensors.tensor import Tensor, join_bytes, unpack
 from geartrain.ipc import messages as m
@@ -58,14 +58,14 @@ class Listener:
     def on_unstarted(self) -> None:
         self._hear("unstarted")
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        self._hear("output", item, chunk, files)
-
-    def on_log(self, item: int, source: str, data: str) -> None:
-        self._hear("log", item, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        self._hear("metric", item, metric.name, metric.value)
+    def on_event(self, report: ItemEvent) -> None:
+        match report:
+            case ItemEvent(item, Output(chunk), files):
+                self._hear("output", item, chunk, files)
+            case ItemEvent(item, Log(_, data)):
+                self._hear("log", item, data)
+            case ItemEvent(item, Metric(name, value)):
+                self._hear("metric", item, name, value)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         self._hear("end", list(ends), idle)
@@ -120,11 +120,17 @@ class Slot:
         self._peer.settimeout(40)
         return self._peer.recv(2**20)
 
-    def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:
+    def report(self, *reports: Report, serial: int = 1, idle: bool = False) -> None:
         self.calls.data_received(self.frame(*reports, serial=serial, idle=idle))
 
-    def frame(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> bytes:
-        return frame(m.encode(m.Reports(self.number, serial, reports, idle)))
+    def frame(
+        self,
+        *reports: Report,
+        serial: int = 1,
+        idle: bool = False,
+        shared: tuple[tuple[int, m.InMemory], ...] = (),
+    ) -> bytes:
+        return frame(m.encode(m.Reports(self.number, serial, reports, idle, shared)))
 
 
 @pytest.fixture
@@ -222,7 +228,7 @@ async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> Non
         assert bytes(whole.data) == b"".join(bytes(each.tensors[0].data) for each in items if each.tensors)
         del whole, raw
         region.close()
-        slot.report(m.Cancelled(0), m.Cancelled(1), m.Cancelled(2), serial=serial, idle=True)
+        slot.report(ItemEnd(0, Canceled()), ItemEnd(1, Canceled()), ItemEnd(2, Canceled()), serial=serial, idle=True)
 
 
 async def test_a_long_text_travels_in_memory(slot: Slot) -> None:
@@ -278,7 +284,7 @@ async def test_a_call_that_cannot_be_encoded_leaves_the_slot_free(slot: Slot) ->
     assert slot.is_in(SlotState.RUNNING)
     with pytest.raises(TypeError):
         slot.run(listener, ItemInput("pred_3", b"{}", context=wrong), prefetch=True)
-    slot.report(m.Done(0, m.Inline(b"1"), 0.1), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"1", 0.1)), serial=2, idle=True)
     assert slot.is_in(SlotState.FREE)
 
 
@@ -299,11 +305,11 @@ async def test_reports_reach_the_item_that_they_are_of(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"), item("3"))
     slot.report(
-        m.Log(ALL, "stdout", "to all\n"),
-        m.Log(1, "stderr", "to one\n"),
-        m.Output(2, m.Inline(b'"chunk"')),
-        m.Metric(ALL, "steps", 3, "replace"),
-        m.Metric(0, "tokens", 5, "replace"),
+        ItemEvent(ALL, Log("stdout", "to all\n")),
+        ItemEvent(1, Log("stderr", "to one\n")),
+        ItemEvent(2, Output(b'"chunk"', 0)),
+        ItemEvent(ALL, Metric("steps", 3, "replace")),
+        ItemEvent(0, Metric("tokens", 5, "replace")),
     )
     assert listener.heard == [
         ("begin",),
@@ -318,9 +324,9 @@ async def test_reports_reach_the_item_that_they_are_of(slot: Slot) -> None:
 async def test_items_end_in_any_number_of_frames_and_the_slot_is_free_when_one_says_so(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"), item("3"))
-    slot.report(m.Failed(1, "ValueError: no"))
+    slot.report(ItemEnd(1, Failed("ValueError: no")))
     assert slot.is_in(SlotState.RUNNING)
-    slot.report(m.Done(0, m.Inline(b"7"), 0.5), m.Cancelled(2))
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)), ItemEnd(2, Canceled()))
     assert slot.is_in(SlotState.RUNNING), "its run goes on"
     slot.report(idle=True)
     assert slot.is_in(SlotState.FREE)
@@ -331,27 +337,16 @@ async def test_items_end_in_any_number_of_frames_and_the_slot_is_free_when_one_s
     ]
 
 
-async def test_files_belong_to_the_output_that_follows_in_the_same_frame(slot: Slot) -> None:
+async def test_files_come_with_their_outputs(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"))
     slot.report(
-        m.FileOutput(1, "/none/a", "text/plain", "t1"),
-        m.FileOutput(0, "/none/b", "text/plain", "t2"),
-        m.Done(0, m.Inline(b'"t2"'), 0.5),
-        m.Done(1, m.Inline(b'"t1"'), 0.5),
+        ItemEnd(0, Succeeded(b'"t2"', 0.5), (FileRef("t2", "/none/b", "text/plain"),)),
+        ItemEnd(1, Succeeded(b'"t1"', 0.5), (FileRef("t1", "/none/a", "text/plain"),)),
         idle=True,
     )
     ((_, ends, _),) = listener.heard[1:]
     assert [(end.item, [file.token for file in end.files]) for end in ends] == [(0, ["t2"]), (1, ["t1"])]
-
-
-async def test_a_huge_output_is_a_file(slot: Slot) -> None:
-    listener = Listener()
-    slot.run(listener, item())
-    slot.report(m.Done(0, m.InFile("/none/out/output.json"), 0.5), idle=True)
-    ((_, (end,), _),) = listener.heard[1:]
-    assert end.outcome == Succeeded(b"", 0.5)
-    assert [(file.filename, file.is_output) for file in end.files] == [("/none/out/output.json", True)]
 
 
 async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slot: Slot) -> None:
@@ -365,7 +360,8 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
     first, second = writer.share([[piece] for piece in pieces])
     assert first is not None
     assert second is not None
-    slot.report(m.Done(0, first, 0.5), m.Done(1, m.Inline(b"inline"), 0.5), m.Done(2, second, 0.5), idle=True)
+    ends = [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate((b"", b"inline", b""))]
+    slot.calls.data_received(slot.frame(*ends, idle=True, shared=((0, first), (2, second))))
     outputs = [pieces[0], b"inline", pieces[1]]
     assert listener.heard[1:] == [
         ("end", [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate(outputs)], True)
@@ -377,7 +373,7 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
 async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item())
-    slot.report(m.Done(0, m.Inline(b"7"), 0.5), serial=7, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)), serial=7, idle=True)
     assert listener.heard == [("begin",)]
     assert slot.is_in(SlotState.RUNNING)
 
@@ -416,7 +412,7 @@ async def test_reports_that_come_together_reach_the_slots_that_they_are_of(
         listener = Listener()
         each.run(listener, item())
         heard.append(listener.heard)
-    ends = [each.frame(m.Done(0, m.Inline(b"%d" % each.number), 0.5), idle=True) for each in slots]
+    ends = [each.frame(ItemEnd(0, Succeeded(b"%d" % each.number, 0.5)), idle=True) for each in slots]
     slots[0].calls.data_received(b"".join(reversed(ends)))
     for number in range(2):
         assert heard[number] == [("begin",), ("end", [ItemEnd(0, Succeeded(b"%d" % number, 0.5))], True)]
@@ -426,7 +422,7 @@ async def test_reports_that_come_together_reach_the_slots_that_they_are_of(
 async def test_what_is_written_before_each_end_is_read(slots: tuple[Slot, Slot], drains: list[None]) -> None:
     for count, each in enumerate(slots, start=1):
         each.run(Listener(), item())
-        each.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+        each.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
         assert len(drains) == count
 
 
@@ -437,7 +433,7 @@ async def test_the_connection_is_closed_with_the_last_slot(slots: tuple[Slot, Sl
     for each in slots:
         each.channel.shut_down()
     assert other.is_in(SlotState.CLOSED)
-    one.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+    one.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
     assert [what for what, *_ in listener.heard] == ["begin", "end"]
     assert one.is_in(SlotState.CLOSED)
     one.sent()
@@ -471,9 +467,9 @@ async def test_a_prefetched_call_begins_before_anybody_hears_of_the_end_of_the_l
     slot.run(Ordered("first"), item("1"))
     slot.run(Ordered("second"), item("2"), prefetch=True)
     assert slot.channel.call.call_id == "1"
-    slot.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
     assert slot.channel.call.call_id == "2"
-    slot.report(m.Done(0, m.Inline(b"2"), 0.5), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"2", 0.5)), serial=2, idle=True)
     assert order == ["first begin", "second begin", "first end", "second end"]
     assert slot.is_in(SlotState.FREE)
 
@@ -491,7 +487,7 @@ async def test_a_call_that_is_ended_from_outside_keeps_its_slot_until_the_worker
     listener = Listener()
     slot.run(listener, item())
     slot.channel.detach(Canceled())
-    slot.report(m.Done(0, m.Inline(b"7"), 0.5))
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)))
     assert slot.is_in(SlotState.DETACHED)
     slot.channel.on_idle()
     assert slot.is_in(SlotState.FREE)
@@ -509,15 +505,15 @@ async def test_what_a_listener_raises_reaches_neither_the_slot_nor_anybody_else(
     slot.run(broken, item("1"), item("2"))
     slot.run(good, item("3"), prefetch=True)
     slot.report(
-        m.Log(ALL, "stdout", "a\n"),
-        m.Metric(0, "n", 1, "replace"),
-        m.Output(0, m.Inline(b"1")),
-        m.Done(0, m.Inline(b"1"), 0.5),
-        m.Done(1, m.Inline(b"2"), 0.5),
+        ItemEvent(ALL, Log("stdout", "a\n")),
+        ItemEvent(0, Metric("n", 1, "replace")),
+        ItemEvent(0, Output(b"1", 0)),
+        ItemEnd(0, Succeeded(b"1", 0.5)),
+        ItemEnd(1, Succeeded(b"2", 0.5)),
         idle=True,
     )
     assert [what for what, *_ in broken.heard] == ["begin", "log", "metric", "output", "end"]
-    slot.report(m.Done(0, m.Inline(b"3"), 0.5), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"3", 0.5)), serial=2, idle=True)
     assert [what for what, *_ in good.heard] == ["begin", "end"]
     assert slot.is_in(SlotState.FREE)
     assert len([record for record in caplog.records if "listener of a call has failed" in record.message]) == 5

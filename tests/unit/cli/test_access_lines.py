@@ -13,9 +13,10 @@ import pytest
 import typer
 
 from geartrain.cli import logs, options
-from geartrain.cli.access_lines import new_writer
 from geartrain.cli.logs import printable
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.cli.serving import new_writer
+from geartrain.server.option_table import BY_NAME, DEFAULTS
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
 
@@ -97,7 +98,8 @@ def test_nobody_hears() -> None:
 
 
 def test_the_option() -> None:
-    assert options.parse_access_log("sampled:10") == AccessLogOptions("sampled", 10)
-    assert options.parse_access_log(options.LOG_ALL) is options.LOG_ALL
+    parse = options.declared(BY_NAME["access_log"]).how["parser"]
+    assert parse("sampled:10") == AccessLogOptions("sampled", 10)
+    assert parse(DEFAULTS["access_log"]) is DEFAULTS["access_log"]
     with pytest.raises(typer.BadParameter, match="sampled:100"):
-        options.parse_access_log("sampled")
+        parse("sampled")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from geartrain.cli.answer import AnswerWriter, write_json
-from geartrain.cli.files import OutputFileError
+from geartrain.cli.answer import AnswerWriter, OutputFileError, write_json
 from geartrain.domain.signature.types import OutputMode, OutputSpec, RecordField, TypeSpec
 
 STRING, INTEGER, PATH, OBJECT, OPAQUE = (TypeSpec(kind) for kind in ("string", "integer", "path", "object", "opaque"))

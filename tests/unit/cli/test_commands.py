@@ -14,11 +14,11 @@ import geartrain
 import geartrain.server
 from geartrain.cli import logs, options
 from geartrain.cli.commands import app
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
 from geartrain.server.memory import usable_memory
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles, TlsFilesError
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from geartrain.cli import browser, tracebacks
+from geartrain.cli import dev, dev_lines
 from geartrain.cli.dev_lines import DevFormatter, line_of
 from geartrain.service.scheduling.failures import ENDED
 
@@ -26,7 +26,7 @@ def record(name: str, message: str, **fields: Any) -> logging.LogRecord:
 
 def shown(text: str, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(tracebacks.pretty(text, width=width))
+    console.print(dev_lines.pretty(text, width=width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -156,12 +156,12 @@ def test_page_is_opened_for_a_person_with_a_display(
         def start(self) -> None:
             pass
 
-    monkeypatch.setattr("geartrain.cli.browser.sys.platform", "linux")
-    monkeypatch.setattr("geartrain.cli.browser.threading.Thread", Thread)
-    monkeypatch.setattr("geartrain.cli.browser.logs.is_terminal", lambda _: terminal)
+    monkeypatch.setattr("geartrain.cli.dev.sys.platform", "linux")
+    monkeypatch.setattr("geartrain.cli.dev.threading.Thread", Thread)
+    monkeypatch.setattr("geartrain.cli.dev.logs.is_terminal", lambda _: terminal)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setenv("DISPLAY", display)
-    browser.open_page(url)
+    dev.open_page(url)
     assert opened == ([(url,)] if opens else [])
 
 

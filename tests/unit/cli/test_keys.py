@@ -8,17 +8,14 @@ import stat
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 import geartrain.server
 from geartrain.cli import logs
-from geartrain.cli.access import DEFAULT_SCOPE_CLAIM, access_options, jwt_options
 from geartrain.cli.commands import app
 from geartrain.server import ServeOptions
-from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.keys import Key, read_lines
-from geartrain.transport.access.options import AccessOptions, JwtOptions
+from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
 
 
 @pytest.fixture
@@ -209,13 +206,14 @@ def test_keys_that_cannot_be_read_are_one_sentence(served: list[ServeOptions], m
     assert result.stderr == "error: --keys keys: it cannot be read: No such file or directory\n"
 
 
-@pytest.mark.parametrize("name", ["jwks", "models_claim", "scope_claim"])
-def test_option_of_tokens_without_an_issuer_is_refused(name: str) -> None:
-    given = {"jwks": "", "models_claim": "", "scope_claim": DEFAULT_SCOPE_CLAIM, name: "x"}
-    with pytest.raises(typer.BadParameter, match="need --jwt-issuer"):
-        jwt_options(None, None, given["jwks"], scope=given["scope_claim"], models=given["models_claim"])
+@pytest.mark.parametrize("option", ["--jwt-jwks", "--jwt-models-claim", "--jwt-scope-claim"])
+def test_option_of_tokens_without_an_issuer_is_refused(served: list[ServeOptions], option: str) -> None:
+    result = serve(option, "x")
+    assert result.exit_code == 2
+    assert "the options of tokens need --jwt-issuer" in plain(result.stderr)
+    assert not served
 
 
-def test_options_that_are_not_given_are_none() -> None:
-    assert jwt_options(None, [], "", scope=DEFAULT_SCOPE_CLAIM, models="") is None
-    assert access_options(None, None, cors_origins=[], allowed_hosts=None) == AccessOptions()
+def test_options_that_are_not_given_are_none(served: list[ServeOptions]) -> None:
+    assert serve().exit_code == 0
+    assert served[0].access == AccessOptions()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.cli.models import check_name, find_source, read_load
+from geartrain.cli.serving import check_name, find_source, read_load
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.ipc.contention import Contention
+from geartrain.ipc.waiting import Contention
 
 
 def felt_after(waits: str) -> bool:

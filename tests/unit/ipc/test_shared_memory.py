@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.slot_memory import SharedSlotMemory, new_probe
+from geartrain.bridge.payloads import SharedSlotMemory, new_probe
 from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 from geartrain.worker.channels.slot import can_share
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.outbound.attachments import AttachmentStore
-from geartrain.outbound.names import name_from_file_name
-from geartrain.outbound.workspace import Workspace
+from geartrain.outbound.files import name_from_file_name
+from geartrain.outbound.workspace import AttachmentStore, Workspace
 
 
 def store_in(folder: Path, *, max_bytes: int = 1000) -> AttachmentStore:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from geartrain.outbound import data_urls
 from geartrain.outbound.data_urls import DataUrlError, HeldUrl, parse_data_url, split_data_url
-from geartrain.outbound.names import clip_name, name_from_media_type, name_from_url, shown_url
+from geartrain.outbound.files import clip_name, name_from_media_type, name_from_url, shown_url
 
 
 def decoded(url: str) -> bytes:

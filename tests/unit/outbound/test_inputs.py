@@ -14,8 +14,7 @@ import pytest
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
-from geartrain.outbound.allowance import size_text
-from geartrain.outbound.errors import DownloadError
+from geartrain.outbound.files import DownloadError, size_text
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.policy import UrlPolicy
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.predictions.calls import FileRef
-from geartrain.outbound.errors import OutputFileError
+from geartrain.outbound.files import OutputFileError
 from geartrain.outbound.outputs import InlineSink, OutputFiles
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from geartrain.domain.predictions.tracing import Span, TraceContext, outgoing
-from geartrain.outbound.tracing import TracedClient
+from geartrain.outbound.network import TracedClient
 from tests.support.tracers import KeepingTracer
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "vendor=1")

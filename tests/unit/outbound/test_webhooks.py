@@ -15,15 +15,12 @@ import pytest
 import uvloop
 
 from geartrain.domain.predictions.events import Log, Output
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.domain.predictions.webhook import Webhook, WebhookEvent
-from geartrain.outbound import webhook_client, webhooks
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord, Webhook, WebhookEvent
+from geartrain.outbound import webhooks
 from geartrain.outbound.connection import PeerConnection
-from geartrain.outbound.host_limits import HostLimits
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.retries import Retries
-from geartrain.outbound.webhooks import WebhookSender
+from geartrain.outbound.webhooks import HostLimits, WebhookSender
 from geartrain.service.readers import ChangeReader, completion
 from geartrain.service.webhooks import Backlog, Webhooks
 from tests.support.certificates import make_party
@@ -137,7 +134,7 @@ async def test_receiver_that_takes_too_long(
 async def test_answer_without_an_end_does_not_matter(
     sender: WebhookSender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_client, "_READ_SECONDS", 0.02)
+    monkeypatch.setattr(webhooks, "_READ_SECONDS", 0.02)
 
     receiver.routes["/hook"] = answers(200, content_length="1000000")
     assert await sender.send(Webhook(receiver.url()), body) is None
@@ -155,7 +152,7 @@ async def test_cookies_are_not_kept(sender: WebhookSender, receiver: Receiver) -
 async def test_connections_are_closed_when_nobody_sends(
     sender: WebhookSender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(webhooks, "_IDLE_SECONDS", 0.01)
     for count in (1, 2):
         assert await sender.send(Webhook(receiver.url()), body) is None
         await until(lambda: not receiver.open_connections)

@@ -20,9 +20,7 @@ from typer.testing import CliRunner, Result
 
 from geartrain.cli import serve
 from geartrain.cli.commands import app
-from geartrain.platforms.image import find_builder, plan, write_context
-from geartrain.platforms.wheel import write_wheel
-from geartrain.project.build_settings import BuildSettings, read_build
+from geartrain.platforms.image import BuildSettings, find_builder, plan, read_build, write_context, write_wheel
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_served
 from tools.make_deploy import ROOT
@@ -250,7 +248,7 @@ def test_the_wheel_is_the_running_package(tmp_path: Path) -> None:
                 assert (digest, int(size)) == (f"sha256={found}", len(data)), name
         assert b"\nRequires-Dist: msgspec" in archive.read(f"{info}/METADATA")
         assert b"geartrain = geartrain.cli.main:main" in archive.read(f"{info}/entry_points.txt")
-        assert archive.read("geartrain/platforms/wheel.py") == Path(write_wheel.__code__.co_filename).read_bytes()
+        assert archive.read("geartrain/platforms/image.py") == Path(write_wheel.__code__.co_filename).read_bytes()
         assert not [name for name in archive.namelist() if name.endswith(".pyc")]
 
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from geartrain.project.alone import ModelAlone
-from geartrain.project.digest import Digests, may_count
-from geartrain.project.listing import Listings
+from geartrain.project.digest import Digests, Listings, ModelAlone, may_count
 from geartrain.project.repository import Repository
 from geartrain.project.source import find_model
 

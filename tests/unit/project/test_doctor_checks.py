@@ -16,12 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.cli import hardware, machine
-from geartrain.cli.hardware import Torch
-from geartrain.project.code_check import check_code
-from geartrain.project.config_check import check_config
-from geartrain.project.findings import Finding, error, ok, warning
-from geartrain.project.packages_check import check_packages, check_python
+from geartrain.cli import machine
+from geartrain.cli.machine import Torch
+from geartrain.project.checks import (
+    Finding,
+    check_code,
+    check_config,
+    check_packages,
+    check_python,
+    error,
+    ok,
+    warning,
+)
 from geartrain.project.source import ModelSource
 
 NUMPY = metadata.version("numpy")
@@ -435,20 +441,20 @@ def nothing(_: Sequence[str]) -> str:
 
 
 def test_gpus_are_told_with_memory_driver_and_torch() -> None:
-    assert hardware.check_gpus(driver, Torch("2.13.0+cu124", cuda="12.4")) == [
+    assert machine.check_gpus(driver, Torch("2.13.0+cu124", cuda="12.4")) == [
         ok("GPU 0: NVIDIA H100 80GB HBM3, 79.65 GiB, driver 550.54.15 for CUDA 12.4"),
         ok("torch 2.13.0+cu124, built for CUDA 12.4"),
     ]
 
 
 def test_torch_without_cuda_beside_a_gpu_is_a_warning() -> None:
-    *_, finding = hardware.check_gpus(driver, Torch("2.13.0+cpu"))
+    *_, finding = machine.check_gpus(driver, Torch("2.13.0+cpu"))
     assert finding.level == "warning"
     assert finding.text == "torch 2.13.0+cpu, built for processors alone, no CUDA: it cannot use the GPU"
 
 
 def test_torch_with_cuda_without_a_gpu_is_told() -> None:
-    assert hardware.check_gpus(nothing, Torch("2.13.0", cuda="12.4")) == [
+    assert machine.check_gpus(nothing, Torch("2.13.0", cuda="12.4")) == [
         ok("GPU: none of NVIDIA's here"),
         ok('torch 2.13.0, built for CUDA 12.4, and there is no GPU: device="cuda" fails'),
     ]
@@ -463,8 +469,8 @@ def test_build_of_torch_is_read_without_importing_it(tmp_path: Path, monkeypatch
     (tmp_path / "torch-9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert hardware.find_torch() == Torch("9.1+cu999", cuda="99.9")
+    assert machine.find_torch() == Torch("9.1+cu999", cuda="99.9")
 
 
 def test_memory_is_what_the_server_may_use() -> None:
-    assert re.fullmatch(r"memory: [\d.]+ [KMGT]?i?B free of [\d.]+ [GT]iB.*", hardware.check_memory().text)
+    assert re.fullmatch(r"memory: [\d.]+ [KMGT]?i?B free of [\d.]+ [GT]iB.*", machine.check_memory().text)

@@ -10,7 +10,7 @@ import pytest
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.mlserver_repository import MlserverRepository, find_mlserver
-from geartrain.project.model_settings import settings_of
+from geartrain.project.modelfile import settings_of
 from geartrain.project.repository import Repository
 from geartrain.project.served import find_served
 from geartrain.project.settings import Settings

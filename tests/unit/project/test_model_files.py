@@ -12,8 +12,8 @@ import pytest
 
 from geartrain.cli.doctor import _not_loaded as not_loaded
 from geartrain.project import formats
+from geartrain.project.checks import error
 from geartrain.project.errors import ProjectError
-from geartrain.project.findings import error
 from geartrain.project.repository import ModelFolder, Repository, find_repository
 from geartrain.project.settings import Settings, read_settings
 from geartrain.project.source import ModelSource, find_model

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from geartrain.domain.predictions.priorities import Level, Priorities
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
-from geartrain.project.device_settings import Devices
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.project.errors import ProjectError
-from geartrain.project.model_settings import settings_of
+from geartrain.project.modelfile import settings_of
 from geartrain.project.repository import ModelFolder, Repository
+from geartrain.project.setting_values import Devices
 from geartrain.project.settings import Settings
 from geartrain.project.source import ModelSource
 

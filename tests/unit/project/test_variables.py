@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
+from geartrain.project.checks import check_config, error
 from geartrain.project.config import read_config
-from geartrain.project.config_check import check_config
 from geartrain.project.errors import ProjectError
-from geartrain.project.findings import error
 from geartrain.project.repository import Repository
 from geartrain.project.settings import read_settings
 from geartrain.project.source import ModelSource, find_model

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.remote.reference import read_reference
-from geartrain.project.cache_folder import cache_folder
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_served
+from geartrain.project.setting_values import Weights
 from geartrain.project.settings import read_settings
 from geartrain.project.source import ModelSource
-from geartrain.project.weight_settings import Weights
+from geartrain.server.fetching import cache_folder
 
 SUM = "ab" * 32
 

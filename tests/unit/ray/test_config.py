@@ -12,18 +12,18 @@ import yaml
 
 from geartrain.platforms.manifest import plain, write_yaml
 from geartrain.project.errors import ProjectError
-from geartrain.ray.config import Wanted, merged, name_of, serve_config
+from geartrain.ray.config import ApplicationSpec, merged, name_of, serve_config
 from geartrain.ray.options import Scale, absolute, check_options, read_scale
 
 
 def test_the_config_that_is_printed_is_the_one_that_is_sent() -> None:
-    config = serve_config(Wanted(models="s3://bucket/models", name="all", user_config={"revision": "2"}))
+    config = serve_config(ApplicationSpec(models="s3://bucket/models", name="all", user_config={"revision": "2"}))
     assert yaml.safe_load(write_yaml([config])) == plain(config)
 
 
 def test_a_range_follows_the_queue_and_a_number_does_not() -> None:
     fixed, scaled = (
-        plain(serve_config(Wanted(models="m", name="m", scale=scale)))["applications"][0]["deployments"][0]
+        plain(serve_config(ApplicationSpec(models="m", name="m", scale=scale)))["applications"][0]["deployments"][0]
         for scale in (Scale(2, 2), Scale(1, 4))
     )
     assert fixed["num_replicas"] == 2
@@ -73,7 +73,7 @@ def test_replicas_hand_over_only_what_a_common_store_has(store: dict[str, str]) 
 @pytest.mark.parametrize("wrong", [{"name": "a b"}, {"name": ""}, {"route_prefix": "x"}, {"route_prefix": "/x/"}])
 def test_what_serve_would_refuse_is_refused_before(wrong: dict[str, Any]) -> None:
     with pytest.raises(ProjectError):
-        serve_config(Wanted(**{"models": "m", "name": "m", **wrong}))
+        serve_config(ApplicationSpec(**{"models": "m", "name": "m", **wrong}))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.server.activation import ActivationError, passed_sockets
-from geartrain.server.sockets import host_of, location, served_host, url_of
+from geartrain.server.sockets import ActivationError, host_of, location, passed_sockets, served_host, url_of
 
 
 class Passed:

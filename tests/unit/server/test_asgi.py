@@ -13,17 +13,17 @@ import pytest
 import geartrain
 import geartrain.server.http
 import geartrain.server.repository
-from geartrain.domain.predictions.histograms import Buckets
-from geartrain.project.device_settings import Devices
+from geartrain.domain.predictions.statistics import Buckets
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
+from geartrain.project.setting_values import Devices
 from geartrain.server import App, ServeOptions
-from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.asgi import read_options
+from geartrain.server.asgi_options import AsgiOptions
 from geartrain.server.options import CacheOptions, StoreOptions
-from geartrain.server.placement import Placement
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.restarts import RestartPolicy
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.server.workers import Placement
+from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.fakes import FakeWorker
 

@@ -7,8 +7,8 @@ import pytest
 
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.remote.reference import read_reference
-from geartrain.outbound.remote.errors import RemoteError
-from geartrain.project.weight_settings import Weights
+from geartrain.outbound.remote.source import RemoteError
+from geartrain.project.setting_values import Weights
 from geartrain.server.fetching import Fetcher, telling
 from geartrain.server.options import CacheOptions, DownloadLines, Progress
 from tests.support.cloud import running_cloud

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from geartrain.bridge.borrowing import Prompt
 from geartrain.server.lending import TerminalLender
 
 
@@ -27,9 +28,9 @@ class Screen:
         self.story.append("release")
 
 
-class Borrower:
+class Borrower(Prompt):
     def __init__(self, pid: int = 0) -> None:
-        self.pid = pid
+        super().__init__(1, pid, lambda _: None)
         self.is_answered = asyncio.Event()
         self.reasons: list[str] = []
 

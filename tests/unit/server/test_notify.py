@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.server.notify import Notifier, ServiceState, Supervision
-from geartrain.service.models.readiness import Readiness
+from geartrain.service.models.catalogue import Readiness
 from tests.support.supervisor import Supervisor, supervisor
 
 __all__ = ["supervisor"]

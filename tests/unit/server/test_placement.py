@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from geartrain.authoring.devices import Gpu, Visible
-from geartrain.project.device_settings import AUTO, Devices, read_devices
 from geartrain.project.errors import ProjectError
+from geartrain.project.setting_values import AUTO, Devices, read_devices
 from geartrain.project.source import ModelSource
-from geartrain.server.placement import Placement, Placements
+from geartrain.server.workers import Placement, Placements
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 

@@ -15,10 +15,10 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.source import ModelSource
 from geartrain.server import App, Progress, ServeOptions, build, log_progress
-from geartrain.server.placement import Placement
+from geartrain.server.workers import Placement
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.workers.pool import ModelSetupError
 from tests.support.fakes import FakeWorker
 
 SOURCE = ModelSource(name="pets", root=Path("/models/pets"), runner="run.py:Runner")

@@ -7,9 +7,8 @@ import logging
 import msgspec
 import pytest
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.domain.predictions.request_context import NOTHING_SENT, ProtocolName, new_context
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
+from geartrain.domain.predictions.request_context import NOTHING_SENT, new_context
 from geartrain.service.mirror import MAX_LENGTH, MAX_LINES, MirrorMode, PrintMirror
 
 
@@ -22,8 +21,9 @@ class Clock:
         return self.now
 
 
-def prediction(name: str = "p", protocol: ProtocolName = "rest") -> Prediction:
-    request = msgspec.structs.replace(new_context(NOTHING_SENT, protocol), request_id="r")
+def prediction(name: str = "p", protocol: str = "rest") -> Prediction:
+    sent = new_context(NOTHING_SENT, protocol, shows_logs=protocol in {"cog", "system", "none"})
+    request = msgspec.structs.replace(sent, request_id="r")
     made = Prediction(PredictionRecord(name, 0.0, 0.0, request, "m", "1"), b"{}", 0.0)
     made.start(0.0)
     return made
@@ -44,8 +44,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_whose_prints_are_mirrored(mode: MirrorMode, protocols: set[str], caplog: pytest.LogCaptureFixture) -> None:
     mirror = PrintMirror(mode)
-    every: tuple[ProtocolName, ...] = ("cog", "rest", "grpc", "generate", "system", "none")
-    for protocol in every:
+    for protocol in ("cog", "rest", "grpc", "generate", "system", "none"):
         mirror.hear(prediction(protocol=protocol), "stdout", f"{protocol}\n")
     assert set(caplog.messages) == protocols
 

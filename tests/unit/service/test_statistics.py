@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import PredictionRecord
 from geartrain.domain.predictions.request_context import RequestContext
+from geartrain.domain.predictions.statistics import Buckets, Histograms
 from geartrain.service.statistics import Counts
 
 

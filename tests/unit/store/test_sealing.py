@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.store.errors import StoreOptionError
-from geartrain.store.sealing import PLAIN, Keys, NoKey, UnknownKeyError, read_keys
+from geartrain.store.sealing import NOT_ENCRYPTED, Keys, UnknownKeyError, read_keys
 
 ONE = base64.b64encode(b"1" * 32).decode()
 TWO = base64.b64encode(b"2" * 32).decode()
@@ -29,7 +29,7 @@ def test_sealed_is_opened_by_its_key_alone(tmp_path: Path) -> None:
     with pytest.raises(UnknownKeyError):
         keys_of(tmp_path, TWO).open(sealed, key_id, "x")
     with pytest.raises(UnknownKeyError):
-        NoKey().open(sealed, key_id, "x")
+        Keys().open(sealed, key_id, "x")
 
 
 def test_sealed_is_bound_to_its_context(tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_new_key_on_top_opens_what_the_old_one_sealed(tmp_path: Path) -> None:
 
 
 def test_what_is_not_encrypted_is_read_with_and_without_keys(tmp_path: Path) -> None:
-    plain, key_id = NoKey().seal(b"text", "x")
-    assert (plain, key_id) == (b"text", PLAIN)
-    for sealer in (NoKey(), keys_of(tmp_path, ONE)):
+    plain, key_id = Keys().seal(b"text", "x")
+    assert (plain, key_id) == (b"text", NOT_ENCRYPTED)
+    for sealer in (Keys(), keys_of(tmp_path, ONE)):
         assert sealer.open(plain, key_id, "x") == b"text"
-        assert f",{PLAIN}," in sealer.key_ids
+        assert f",{NOT_ENCRYPTED}," in sealer.key_ids
 
 
 @pytest.mark.parametrize(

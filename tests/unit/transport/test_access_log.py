@@ -13,13 +13,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.request_context import NO_REQUEST
 from geartrain.transport import access_log
-from geartrain.transport.access_lines import LOGGER, RequestWriter, by_logging, fields_of, line_of, outcome_of
-from geartrain.transport.access_log import AccessLog, NoAccessLog, open_access_log
-from geartrain.transport.access_options import AccessLogOptions, Mode, read_access_log
+from geartrain.transport.access_log import (
+    LOGGER,
+    AccessLog,
+    AccessLogOptions,
+    Mode,
+    NoAccessLog,
+    RequestWriter,
+    by_logging,
+    fields_of,
+    line_of,
+    open_access_log,
+    outcome_of,
+    read_access_log,
+)
 from geartrain.transport.records import LEFT, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Fields, Head
 

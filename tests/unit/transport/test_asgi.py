@@ -12,8 +12,7 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.asgi import AsgiApplication, Message
-from geartrain.transport.asgi_head import BadHeadError, read_head
+from geartrain.transport.asgi import AsgiApplication, BadHeadError, Message, read_head
 from geartrain.transport.wire.exchange import (
     JSON,
     UNKNOWN_LENGTH,

@@ -17,7 +17,7 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, join_bytes
 from geartrain.outbound.data_urls import HeldUrl, parse_data_url
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport import body_messages, large_bodies
 from geartrain.transport.large_bodies import CogBody, GenerateBody, InferBody, LargeBodies
 
@@ -257,7 +257,7 @@ async def test_infer_request_is_what_it_is_on_the_loop(bodies: LargeBodies) -> N
     wanted, reply = open_inference.read_request(body, size, TENSORS.view, fetch=fetch)
     bound = TENSORS.view.bind(wanted.inputs)
     read = await read_infer(bodies, body, size)
-    assert (read.request.id, read.request.parameters, read.reply) == ("7", {"own": 1}, reply)
+    assert (read.request.id, read.request.parameters, read.forms) == ("7", {"own": 1}, reply)
     assert read.request.schedule == wanted.schedule
     assert read.bound.json == bound.json
     assert [(t.name, t.shape, bytes(t.data)) for t in read.bound.tensors] == [

@@ -8,13 +8,25 @@ import pytest
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.server import listen
-from geartrain.transport.listeners import exposure_warning, is_loopback, split_routes
-from geartrain.transport.routing import GET, POST, Api, Params, Route, Router
+from geartrain.transport.routing import (
+    GET,
+    POST,
+    Api,
+    Params,
+    Route,
+    Router,
+    exposure_warning,
+    is_loopback,
+    split_routes,
+)
 from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 
 class PlainApi:
     """Answers with a status alone."""
+
+    name = "plain"
+    shows_logs = True
 
     def refuse(self, error: GeartrainError) -> Answer:
         raise AssertionError(error)

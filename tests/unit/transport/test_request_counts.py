@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from geartrain.domain.predictions.record import NO_PREDICTION
-from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT, ProtocolName
-from geartrain.transport import request_counts
-from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestRecord
-from geartrain.transport.request_counts import RequestCounts
+from geartrain.domain.predictions.prediction import NO_PREDICTION
+from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT
+from geartrain.transport import records
+from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestCounts, RequestRecord
 from tests.support.servers import PATIENCE
 
 
-def ended(protocol: ProtocolName, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
+def ended(protocol: str, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
     origin = Origin("POST", "/x", protocol, "", "", False, "", NOTHING_SENT)
     record = RequestRecord(NOBODY, origin, "", 0.0, NO_REQUEST, b"", NO_PREDICTION)
     record.status, record.grpc_status = status, grpc_status
@@ -68,7 +67,7 @@ async def test_requests_are_passed_on_in_their_order_and_not_too_many_at_a_time(
         for request in requests:
             counts.add(request)
     assert following.heard == requests
-    assert max(following.sizes) == request_counts._TOGETHER
+    assert max(following.sizes) == records._TOGETHER
 
 
 async def test_a_single_request_is_passed_on_in_a_moment() -> None:

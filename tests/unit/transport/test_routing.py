@@ -9,14 +9,16 @@ import msgspec
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.routing import GET, POST, Begin, NoGuard, Params, Route, Router, split_path
-from geartrain.transport.tasks import by_task, size_refusal
+from geartrain.transport.routing import GET, POST, Begin, NoGuard, Params, Route, Router, Scope, split_path
+from geartrain.transport.runs import by_task, size_refusal
 from geartrain.transport.wire.exchange import Accepted, Answer, Head
 from tests.support.responders import FakeResponder, head_of
 
 
 class Words:
     """An `Api` that answers in words of its own."""
+
+    shows_logs = False
 
     def __init__(self, name: str = "api") -> None:
         self.name = name
@@ -185,6 +187,18 @@ def failing(error: Exception) -> Begin:
         raise error
 
     return begin
+
+
+@pytest.mark.parametrize(
+    ("scope", "named", "shows_logs"), [("predict", "new", False), ("read", "system", True), ("admin", "system", True)]
+)
+def test_a_protocol_is_named_by_its_own_routes(scope: Scope, named: str, *, shows_logs: bool) -> None:
+    """A new protocol needs no list: requests that run a model are counted and logged by the name that it has."""
+    router = Router([Route(POST, "/new/{model}", says("here"), Words("new"), scope)], API)
+    head = head_of("POST", "/new/m")
+    router.begin(head)
+    notes = head.notes
+    assert (notes.protocol, notes.shows_logs, notes.model) == (named, shows_logs, "m")
 
 
 def test_error_is_answered_by_the_protocol_of_the_route() -> None:

@@ -10,7 +10,7 @@ from geartrain.domain.predictions.tracing import NO_CONTEXT, Span, read_context
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.tracing import TracedRecords
 from geartrain.transport.wire.exchange import Head, RequestNotes
-from geartrain.transport.wire.responses import UNREADABLE
+from geartrain.transport.wire.outgoing import UNREADABLE
 from tests.support.tracers import KeepingTracer
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

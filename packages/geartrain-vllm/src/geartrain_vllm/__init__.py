@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final, cast
 
 from geartrain.backends.interface import BackendError
-from geartrain.backends.notes import note
+from geartrain.backends.libraries import note
 from geartrain.backends.options import mapping, whole_number
 from geartrain.backends.text import Piece, PromptError, Sampling, TextBackend
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 _REASONS: Final = {
@@ -38,6 +39,13 @@ _ERRORS: Final = {
     Code.RUN_FAILED: "api_error",
     Code.RUN_CANCELED: "api_error",
     Code.INTERNAL: "api_error",
+}
+# The event of a piece, around the index of its part, its type and its JSON text: to encode it all takes 2 µs more.
+_DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{%b%b}}\n\n'
+_DELTAS: Final = {
+    "text": b'"type":"text_delta","text":',
+    "reasoning": b'"type":"thinking_delta","thinking":',
+    "call": b'"type":"input_json_delta","partial_json":',
 }
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -67,6 +75,11 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         self._has_begun = False
 
     @property
+    def id(self) -> str:
+        """The id of the message."""
+        return f"msg_{self._own_id}"
+
+    @property
     def choices(self) -> tuple[MessageAnswer]:
         """The one answer."""
         return (self,)
@@ -91,7 +104,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         return b"event: error\ndata: %b\n\n" % encode_error(error)
 
     def _head(self) -> dict[str, Any]:
-        return {"id": f"msg_{self._own_id}", "type": "message", "role": "assistant", "model": self._model}
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self._model}
 
     def _ending(self) -> dict[str, Any]:
         reason = "stop_sequence" if self.is_over else _REASONS[self.reason or "stop"]
@@ -121,13 +134,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
     def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
-        if part.kind == "text":
-            delta = {"type": "text_delta", "text": text}
-        elif part.kind == "reasoning":
-            delta = {"type": "thinking_delta", "thinking": text}
-        else:
-            delta = {"type": "input_json_delta", "partial_json": text}
-        return _event("content_block_delta", index=part.index, delta=delta)
+        return _DELTA % (part.index, _DELTAS[part.kind], _encode(text))
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+import msgspec
 
 from geartrain.apis.mcp.messages import INVALID_PARAMS, Fault
+from geartrain.domain.data_urls import ANY_TYPE
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.signature.constraints import holds
 from geartrain.domain.signature.json_schema import JsonObject, input_schema, type_schema
-from geartrain.domain.signature.types import InputField, Signature
+from geartrain.domain.signature.types import InputField, Signature, TypeSpec
+from geartrain.domain.tensors.tensor import Buffer
 
 PAGE: Final = 100  # tools of a page of the list
 _FILE: Final = "A file, as an https: or data: URL."
 _RESTING: Final = "This model rests: the first call loads it, and the list then says which inputs it takes."
 _MAPS: Final = frozenset({"properties"})  # keywords whose members are schemas
 _LISTS: Final = frozenset({"anyOf"})
+PREDICTION_KEY: Final = "geartrain/prediction"
+URI_KEY: Final = "geartrain/uri"
+CODE_KEY: Final = "geartrain/code"
+RETRY_KEY: Final = "geartrain/retryAfter"
+
+_WITH_AUDIO: Final = "2025-03-26"  # the first revision with content of the type `audio`
+_WITH_LINKS: Final = "2025-06-18"  # the first one with `resource_link`
+_DATA: Final = "data:"
+_BASE64: Final = ";base64"
+_URLS: Final = ("http://", "https://")
+_TEXTS: Final = frozenset({"application/json", "application/xml", "application/yaml"})
+_FILES: Final = ("path", "file")
+_LARGE: Final = 65_536  # bytes of a content that is taken over as it stands
+_LONGEST_TYPE: Final = 256  # bytes in front of it
+_BEFORE_VALUES: Final = frozenset({b"", b"[", b",", b":"})
+_SOON: Final = frozenset({Code.AT_CAPACITY, Code.QUEUE_FULL, Code.QUEUE_TIMED_OUT, Code.SHUTTING_DOWN})
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def describe_tool(name: str, signature: Signature | None) -> JsonObject:
@@ -92,3 +117,162 @@ def decode_cursor(cursor: str) -> str:
         return base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise Fault(INVALID_PARAMS, "'params.cursor' is none that this server has given: begin without it") from None
+
+
+def call_result(output: Buffer | None, signature: Signature, prediction_id: str, *, version: str) -> JsonObject:
+    """Return the result of a run that ended well; `output` is the JSON text of the whole, `version` the protocol's.
+
+    Contents of large files are taken over from the text in one copy. To decode and encode them makes three, and each
+    holds the interpreter for up to 3 ms a megabyte.
+    """
+    text, contents = _cut(bytes(output or b"null"))
+    files = _Files(prediction_id, version, contents)
+    result = _result(text, signature, files)
+    if files.taken < len(contents):  # a text that only looks like a file
+        result = _result(bytes(output or b"null"), signature, _Files(prediction_id, version, []))
+    result["_meta"] = {PREDICTION_KEY: prediction_id}
+    return result
+
+
+def _result(text: bytes, signature: Signature, files: _Files) -> JsonObject:
+    spec = signature.output.type
+    given = _decode(text)
+    mode = signature.output.mode
+    plain = files.take(spec, given) if mode == "value" else [files.take(spec, each) for each in given or ()]
+    if mode == "concatenate":
+        plain = "".join(each for each in plain if isinstance(each, str))
+    content: list[JsonObject] = []
+    if given is not None and not (spec.kind in _FILES or (spec.items is not None and spec.items.kind in _FILES)):
+        content.append(_text(plain if isinstance(plain, str) else _encode(plain).decode()))
+        files.name_all()
+    result: JsonObject = {"content": [*content, *files.blocks], "isError": False}
+    if is_structured(signature):
+        result["structuredContent"] = plain
+    return result
+
+
+def _cut(text: bytes) -> tuple[bytes, list[msgspec.Raw]]:
+    """Return a JSON text with marks in place of the contents of large `data:` URLs, and these as JSON texts."""
+    parts: list[bytes] = []
+    contents: list[msgspec.Raw] = []
+    whole = memoryview(text)
+    at = 0
+    while len(text) - at > _LARGE and (begin := text.find(b'"data:', at)) >= 0:
+        end = text.find(b'"', begin + 1)
+        comma = text.find(b";base64,", begin, begin + _LONGEST_TYPE)
+        first = comma + len(b";base64,")
+        is_value = text[max(begin - 1, 0) : begin] in _BEFORE_VALUES
+        if is_value and comma >= 0 and end - first > _LARGE and text.find(b"\\", begin, end) < 0:
+            parts.append(text[at:first] + b"\\u0000%d" % len(contents))
+            contents.append(msgspec.Raw(b"".join((b'"', whole[first : end + 1]))))
+            at = end
+        else:
+            parts.append(text[at : begin + 1])
+            at = begin + 1
+    return b"".join([*parts, text[at:]]), contents
+
+
+def error_result(error: GeartrainError, prediction_id: str = "") -> JsonObject:
+    """Return the result of a call that the model or the server could not carry out; it names the wrong arguments."""
+    text = error.reason
+    meta: JsonObject = {CODE_KEY: str(error.code), **({PREDICTION_KEY: prediction_id} if prediction_id else {})}
+    if error.code in _SOON:
+        text = f"{text.removesuffix('.')}. Try again in {error.retry_after} s."
+        meta[RETRY_KEY] = error.retry_after
+    return {"content": [_text(text)], "isError": True, "_meta": meta}
+
+
+def chunk_text(signature: Signature, chunk: Buffer) -> str:
+    """Return one chunk of output as text for a progress message; empty for one with files."""
+    spec = signature.output.type
+    if holds(spec, *_FILES):
+        return ""
+    value = _decode(chunk)
+    return value if isinstance(value, str) else bytes(chunk).decode()
+
+
+class _Files:
+    """The files of an output: their content blocks, and the URIs that stand for them in the text."""
+
+    def __init__(self, prediction_id: str, version: str, contents: Sequence[msgspec.Raw]) -> None:
+        """`contents`: those that are marked in the URLs; see `_cut`."""
+        self.blocks: list[JsonObject] = []
+        self.taken = 0  # of the contents
+        self._contents = contents
+        self._prediction_id = prediction_id
+        self._version = version
+        self._uris: list[str] = []
+
+    def take(self, spec: TypeSpec, value: Any) -> Any:
+        """Return a value of a type with URIs in place of its files."""
+        if value is None:
+            return None
+        if spec.kind in _FILES:
+            return self._add(value) if isinstance(value, str) else value
+        if spec.kind == "array" and spec.items is not None and isinstance(value, list):
+            return [self.take(spec.items, each) for each in value]
+        if spec.kind == "record" and isinstance(value, dict):
+            types = {field.name: field.type for field in spec.fields}
+            return {name: self.take(types[name], each) if name in types else each for name, each in value.items()}
+        if spec.kind == "object" and spec.values is not None and isinstance(value, dict):
+            return {name: self.take(spec.values, each) for name, each in value.items()}
+        if spec.kind == "union" and isinstance(value, str) and value.startswith(_DATA) and holds(spec, *_FILES):
+            return self._add(value)
+        return value
+
+    def name_all(self) -> None:
+        """Name the URI in the blocks that have no place for it: the text refers to them."""
+        for block, uri in zip(self.blocks, self._uris, strict=True):
+            if block["type"] in {"image", "audio"}:
+                block["_meta"] = {URI_KEY: uri}
+
+    def _add(self, url: str) -> str:
+        if url.startswith(_URLS):
+            self.blocks.append(self._link(url))
+            self._uris.append(url)
+            return url
+        head, _, data = url.removeprefix(_DATA).partition(",")
+        media_type = head.partition(";")[0].lower() or ANY_TYPE
+        content: str | msgspec.Raw = data
+        if data.startswith("\0"):
+            content = self._contents[int(data[1:])]
+            self.taken += 1
+        elif not head.endswith(_BASE64):
+            content = base64.b64encode(unquote_to_bytes(data)).decode()
+        ending = mimetypes.guess_extension(media_type) or ""
+        uri = f"geartrain://predictions/{self._prediction_id}/files/{len(self.blocks) + 1}{ending}"
+        self.blocks.append(self._embed(media_type, content, uri))
+        self._uris.append(uri)
+        return uri
+
+    def _embed(self, media_type: str, data: str | msgspec.Raw, uri: str) -> JsonObject:
+        kind = media_type.partition("/")[0]
+        if kind == "image" or (kind == "audio" and self._version >= _WITH_AUDIO):
+            return {"type": kind, "data": data, "mimeType": media_type}
+        resource: JsonObject = {"uri": uri, "mimeType": media_type}
+        text = _decoded(data) if kind == "text" or media_type in _TEXTS else None
+        resource |= {"blob": data} if text is None else {"text": text}
+        return {"type": "resource", "resource": resource}
+
+    def _link(self, url: str) -> JsonObject:
+        if self._version < _WITH_LINKS:
+            return _text(url)
+        name = unquote(urlsplit(url).path.rpartition("/")[2]) or "output"
+        media_type = mimetypes.guess_type(name)[0]
+        return {
+            "type": "resource_link",
+            "uri": url,
+            "name": name,
+            **({} if media_type is None else {"mimeType": media_type}),
+        }
+
+
+def _decoded(data: str | msgspec.Raw) -> str | None:
+    try:
+        return base64.b64decode(data if isinstance(data, str) else bytes(data)[1:-1]).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _text(text: str) -> JsonObject:
+    return {"type": "text", "text": text}

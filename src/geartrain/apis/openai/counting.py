@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import OpenAIError
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer, counted_prompt
+from geartrain.apis.openai.growth import Call, Growth, TextAnswer
 from geartrain.apis.openai.parameters import Members
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.texts import counted_prompt
 from geartrain.domain.signature.openai_view import COUNT, OpenAIView
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
@@ -39,6 +40,11 @@ class CountAnswer(Growth, TextAnswer):
         """`members`: those beside the count."""
         super().__init__("", stops=(), tools=frozenset())
         self._members = members
+
+    @property
+    def id(self) -> str:
+        """Nothing: a count has no id."""
+        return ""
 
     @property
     def choices(self) -> tuple[CountAnswer]:

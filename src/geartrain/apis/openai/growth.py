@@ -20,6 +20,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "function_cal
 
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _CUT: Final = frozenset({"length", "content_filter"})  # ends after which a call may be half of one
+_SHORT: Final = 100  # characters of a piece
 _decode = msgspec.json.Decoder().decode
 _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -27,10 +28,11 @@ _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class StopCutter:
     """Cuts one stream of text. What may be the beginning of a stop sequence is held back until it is known."""
 
-    __slots__ = ("_held", "_stops", "found")
+    __slots__ = ("_begins", "_held", "_stops", "found")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
+        self._begins = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.found: str | None = None  # the stop sequence that has come
 
@@ -40,9 +42,12 @@ class StopCutter:
         return self.found is not None
 
     def add(self, text: str) -> str:
-        """Take a piece, and return what can be passed on."""
+        """Take a piece, and return what can be passed on: the very piece where there is nothing to cut or to hold."""
         if self.is_over:
             return ""
+        # Of most pieces no character begins a stop sequence: to find that out takes 0.1 µs, all that follows 3 µs.
+        if not self._held and len(text) <= _SHORT and self._begins.isdisjoint(text):
+            return text
         text = self._held + text
         places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
@@ -280,6 +285,11 @@ class TextAnswer(ABC):
 
     @property
     @abstractmethod
+    def id(self) -> str:
+        """The id of the answer."""
+
+    @property
+    @abstractmethod
     def choices(self) -> Sequence[Growth]:
         """The answers of the runs."""
 
@@ -294,42 +304,6 @@ class TextAnswer(ABC):
     @abstractmethod
     def fault(self, error: GeartrainError) -> bytes:
         """Return the end of a stream that has begun and fails."""
-
-
-class Tokens(msgspec.Struct, frozen=True):
-    """The tokens that runs have taken and given, as they have recorded them."""
-
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-
-    def __bool__(self) -> bool:
-        """True if runs have recorded any."""
-        return bool(self.prompt or self.completion)
-
-
-def count_tokens(metrics: Sequence[Mapping[str, Any]], count: int = 1) -> Tokens:
-    """Add up the tokens of runs. `metrics` are those of each run; `count` of them have the same prompt."""
-    prompts = metrics[::count]
-    return Tokens(
-        sum(_tokens(each, "prompt") for each in prompts),
-        sum(_tokens(each, "completion") for each in metrics),
-        sum(_tokens(each, "cached") for each in prompts),
-        sum(_tokens(each, "reasoning") for each in metrics),
-    )
-
-
-def counted_prompt(metrics: Mapping[str, Any]) -> int | None:
-    """Return the number of tokens in a run's prompt; None if the run has not recorded it."""
-    tokens = metrics.get("tokens")
-    return _tokens(metrics, "prompt") if isinstance(tokens, dict) and "prompt" in tokens else None
-
-
-def _tokens(metrics: Mapping[str, Any], kind: str) -> int:
-    tokens = metrics.get("tokens")
-    value = tokens.get(kind) if isinstance(tokens, dict) else None
-    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def _reason(said: Any) -> Reason | None:

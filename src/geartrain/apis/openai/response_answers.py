@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -39,6 +40,11 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
         self._number = 0  # of the next event
         self._has_begun = False
         self._frame = (b"", b"", b"")  # of the deltas of the part that grows: about the number and the text
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return self._id
 
     @property
     def choices(self) -> tuple[ResponseAnswer]:

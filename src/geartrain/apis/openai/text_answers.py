@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Call, Growth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 NO_USAGE: Final[dict[str, Any]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
@@ -80,7 +81,7 @@ class _Text:
 class Choice(Growth):
     """One text of an answer as it grows: pieces in, chunks out.
 
-    Without stop sequences, the JSON text of a piece goes as it is into its chunk, and into the whole answer.
+    The JSON text of a piece goes as it is into its chunk, and into the whole answer, unless a stop sequence cuts it.
     """
 
     def __init__(
@@ -115,9 +116,15 @@ class Choice(Growth):
     def take(self, piece: Buffer) -> bytes:
         """Return the chunks for what the model has given."""
         begin = self._begin()
-        if self._cutter is None and piece[:1] == b'"':
+        if piece[:1] != b'"':
+            return begin + super().take(piece)
+        if self._cutter is None:
             return begin + self._written(piece)
-        return begin + super().take(piece)
+        text = _decode(piece)
+        passed = self._cutter.add(text)
+        if passed is text:  # it goes as it has come, which saves 1 µs
+            return begin + self._written(piece) if text else begin
+        return begin + self._text(passed, []) if passed else begin
 
     def end(self, metrics: Mapping[str, Any]) -> bytes:
         """Return the last chunks, once the run has ended."""
@@ -231,6 +238,11 @@ class ChoicesAnswer(TextAnswer):
             )
             for index, echo in enumerate(echoes)
         ]
+
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        return self._heading.id
 
     @property
     def choices(self) -> Sequence[Choice]:

@@ -6,11 +6,18 @@ first dimension, or 1 for a request of a model without tensor inputs.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Hashable, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.tensors.tensor import Tensor, tensor_error
+
 DEFAULT_MAX_SIZE: Final = 32
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder().decode
 
 
 class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,3 +55,97 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     by_rows: bool = False
     shared: tuple[str, ...] = ()
     takes_singles: bool = False
+
+
+class BatchItems:
+    """Measures the requests of one model that takes batches: made once for its signature."""
+
+    def __init__(self, signature: Signature, batching: Batching) -> None:
+        self._shared = batching.shared
+        policy = batching.policy
+        self._limit = policy.max_size if policy.refuse_larger else None
+        stacked = [field for field in signature.inputs if batching.by_rows and field.name not in batching.shared]
+        self._tensors = tuple(field.name for field in stacked if field.type.kind == "tensor")
+        self._lists = tuple(field.name for field in stacked if field.type.kind == "array")
+        self._is_tensors_only = len(self._tensors) == len(signature.inputs)
+
+    def measure(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
+        """Return the key that requests in one batch must have in common, and the rows of this one.
+
+        `json` and `tensors` as in `domain.predictions.calls.ItemInput`; they fit the signature. Raises `GeartrainError`
+        when the inputs do not have equally many rows, or the model takes no batch as large: `INVALID_TENSOR`, or
+        `INVALID_INPUT` for a request of JSON alone.
+        """
+        if not self._tensors:
+            return self._shared_part(json), 1
+        if self._is_tensors_only and tensors is not None and len(tensors) == 1:
+            tensor = tensors[0]
+            rows = _rows(tensor.name, tensor.shape, tensors)
+            self._check(tensor.name, rows, tensors)
+            return ((tensor.name, tensor.shape[1:]),), rows
+        return self._measure(json, tensors)
+
+    def _measure(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
+        given = {tensor.name: tensor.shape for tensor in tensors or ()}
+        raw = _decode(json) if len(json) > 2 else {}  # noqa: PLR2004 - `{}`
+        for name in self._tensors:
+            value = _decode_any(raw[name]) if name in raw else None
+            if value is not None:
+                given[name] = _shape(value)
+        key: list[Hashable] = [(name, given[name][1:]) for name in self._tensors if name in given]
+        for name in self._lists:
+            value = _decode_any(raw[name]) if name in raw else None
+            if value is not None:
+                given[name] = (len(value),)
+                key.append(name)
+        names = [name for name in (*self._tensors, *self._lists) if name in given]
+        rows = _rows(names[0], given[names[0]], tensors) if names else 1
+        for name in names:
+            if _rows(name, given[name], tensors) != rows:
+                raise _refusal(
+                    name,
+                    f"has {given[name][0]} rows along its first dimension, and '{names[0]}' has {rows}: "
+                    "all inputs of a batch have equally many",
+                    tensors,
+                )
+        if names:
+            self._check(names[0], rows, tensors)
+        if self._shared:
+            key.append(self._values_of(raw))
+        return tuple(key), rows
+
+    def _check(self, name: str, rows: int, tensors: Sequence[Tensor] | None) -> None:
+        limit = self._limit
+        if limit is not None and rows > limit:
+            raise _refusal(name, f"has {rows} rows, and the model takes at most {limit} at once: split it", tensors)
+
+    def _shared_part(self, json: bytes) -> Hashable:
+        return self._values_of(_decode(json)) if self._shared else ()
+
+    def _values_of(self, raw: dict[str, msgspec.Raw]) -> Hashable:
+        """The values of the shared inputs as they were written: what only looks different runs apart, no more."""
+        return tuple(bytes(raw[name]) if name in raw else None for name in self._shared)
+
+
+def _rows(name: str, shape: tuple[int, ...], tensors: Sequence[Tensor] | None) -> int:
+    if not shape:
+        raise _refusal(
+            name, "has no dimension, and the first one is the batch: send it as an array of one row", tensors
+        )
+    return shape[0]
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The shape of nested arrays of equally long rows."""
+    shape = []
+    while type(value) is list:
+        shape.append(len(value))
+        value = value[0] if value else None
+    return tuple(shape)
+
+
+def _refusal(name: str, fault: str, tensors: Sequence[Tensor] | None) -> GeartrainError:
+    if tensors is not None:
+        return tensor_error(f"input '{name}' {fault}")
+    field = FieldError(("body", "input", name), fault, "value_error")
+    return GeartrainError(Code.INVALID_INPUT, "The input does not fit the model's batches.", fields=(field,))

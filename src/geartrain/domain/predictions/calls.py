@@ -1,23 +1,28 @@
-"""The interface between the service and a worker: a call, its outcome, and its listener.
+"""The interface between the service and a worker: a call, the reports of it, and its listener.
 
-Service and bridge both use these types, so neither imports the other.
+Service, bridge and worker use these types, so none of them imports the other. Reports travel as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import msgspec
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.batching import Batching
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource, Metric, Output
 from geartrain.domain.predictions.inference import Parameters
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.types import Signature
-from geartrain.domain.tensors.tensor import Buffer, Tensor
+from geartrain.domain.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from geartrain.domain.tensors.tensor import Buffer
+else:
+    Buffer = bytes  # in a report; the output of a call may also be a view of memory
 
 PYTHON: Final = "python"
 """The platform of a model that is code: the document lists none for it, and Triton says this of its Python models."""
@@ -61,19 +66,26 @@ INLINE: Final = "data:"
 """In place of the URL that a client wants its output files at: they become `data:` URLs."""
 
 
-class FileRef(msgspec.Struct, frozen=True):
+class FileRef(msgspec.Struct, frozen=True, array_like=True):
     """A file that an output refers to: the output's JSON has the string `token` where its URL belongs.
 
-    With `is_output` it is the JSON itself: too large for a message, it is empty there.
+    `filename` is a copy of the author's file, which the parent deletes. With `is_output` it is the JSON itself: too
+    large for a message, it is empty there. `temporary_files` are the author's own temporary file and its folders, in
+    the order in which they are deleted: by the worker when the run is over, by the parent if the worker dies before.
     """
 
     token: str
     filename: str
     mime_type: str
     is_output: bool = False
+    temporary_files: tuple[str, ...] = ()
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+WORKER_CRASHED: Final = "Worker crashed: "
+"""Beginning of the error of a run whose worker has died."""
+
+
+class Succeeded(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
 
     For an item with tensors it is packed, if it holds any; so are its chunks. A packed output may be a view of memory
@@ -84,21 +96,30 @@ class Succeeded(msgspec.Struct, frozen=True):
     predict_time: float
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run raised, or its worker died. `code`: why, where it was not the run."""
 
     error: str
     code: Code | None = None
 
 
-class Canceled(msgspec.Struct, frozen=True):
+class Canceled(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run was stopped on request."""
 
 
 Outcome = Succeeded | Failed | Canceled
 
 
-class ItemEnd(msgspec.Struct, frozen=True):
+class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """An event of the run of an item of a call; `item` may be `ALL`. The `files` are those that an output names."""
+
+    item: int
+    event: Output | Log | Metric
+    files: tuple[FileRef, ...] = ()
+
+
+@final
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """End of an item of a call; `item` may be `ALL`. The `files` are those that the output of a success names."""
 
     item: int
@@ -106,11 +127,13 @@ class ItemEnd(msgspec.Struct, frozen=True):
     files: tuple[FileRef, ...] = ()
 
 
-class CallListener(Protocol):
-    """Hears what a worker reports of one call, whose items are named by their index, or by `ALL`.
+Report = ItemEvent | ItemEnd
 
-    First `on_begin`, then any number of outputs, logs and metrics, and exactly one end for each item; or only
-    `on_unstarted`.
+
+class CallListener(Protocol):
+    """Receives the reports of a worker on one call, whose items are named by their index, or by `ALL`.
+
+    First `on_begin`, then any number of reports, and exactly one end for each item; or only `on_unstarted`.
     """
 
     def on_begin(self) -> None:
@@ -119,14 +142,8 @@ class CallListener(Protocol):
     def on_unstarted(self) -> None:
         """The worker has died before the call began: nothing of it has run."""
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """The run gave a chunk of JSON text, empty if one of the files holds it."""
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """The run wrote to a stream."""
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """The run recorded a metric."""
+    def on_event(self, report: ItemEvent) -> None:
+        """The run gave an output or a metric, or wrote to a stream."""
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Items are over, perhaps none. With `idle` the call is, too, and its slot may take the next one."""

@@ -1,6 +1,7 @@
 """Events of a prediction, and the append-only log that keeps them.
 
-Every way of answering is a reader of this log, or a listener of it. Events are shared: a reader that lies
+Outputs, logs and metrics are what a worker reports: it makes the events, and they come through the inner wire as they
+are. Every way of answering is a reader of this log, or a listener of it. Events are shared: a reader that lies
 behind refers to those that it has not taken, up to a limit of its own, and stalls no other. The log keeps the newest
 `capacity` events and knows how many it has dropped.
 """
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.tensors.tensor import Buffer
+
+if TYPE_CHECKING:
+    from geartrain.domain.tensors.tensor import Buffer
+else:
+    Buffer = bytes  # in a report; an output that was delivered or restored may be another buffer
 
 LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
@@ -36,21 +41,21 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 
 @final
-class Output(msgspec.Struct, frozen=True, gc=False):
+class Output(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run gave a chunk of output: JSON text in UTF-8, and its 0-based position."""
 
     chunk: Buffer
     index: int
 
 
-class Log(msgspec.Struct, frozen=True, gc=False):
+class Log(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run wrote to a stream."""
 
     source: LogSource
     data: str
 
 
-class Metric(msgspec.Struct, frozen=True):
+class Metric(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The run recorded a metric; `value` is the value given, not what it has added up to."""
 
     name: str

@@ -16,8 +16,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import CLIENT_LEFT
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import CLIENT_LEFT, Webhook
 from geartrain.domain.principal import ANYONE, Principal
 
 Retry = Literal["always", "never"]

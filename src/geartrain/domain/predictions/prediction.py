@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.events import (
@@ -23,12 +25,13 @@ from geartrain.domain.predictions.events import (
     size_of_value,
 )
 from geartrain.domain.predictions.lifecycle import TO_STATUS, Status
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.printed.text import Printed
 from geartrain.domain.tensors.tensor import Buffer
 
-# To read a member of an enumeration from its class takes several times as long as a global name.
-_STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
+WebhookEvent = Literal["start", "output", "logs", "completed"]
+
+EVERY_EVENT: Final[frozenset[WebhookEvent]] = frozenset({"start", "output", "logs", "completed"})
 _to_processing = TO_STATUS[Status.PROCESSING]
 CLIENT_LEFT: Final = "Its client left before the end."
 """The error of a prediction that was canceled only because no client held it any more. Its id is free."""
@@ -41,6 +44,54 @@ _LARGE: Final = 4_096  # bytes of an item that is worth a part of its own
 _GROUP: Final = 1_024  # items that are joined at a time
 _CHUNK: Final = 120  # bytes of memory of a chunk beside its text: the object, its event, its places in two lists
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A receiver: its URL, the events it is told of, and the headers with the ids of the request."""
+
+    url: str
+    events: frozenset[WebhookEvent] = EVERY_EVENT
+    trace: tuple[tuple[str, str], ...] = ()
+
+
+class PredictionRecord(msgspec.Struct, gc=False, eq=False):
+    """Record of one prediction. It stays small, because logs hold it for a while after the end.
+
+    Moments are in seconds since the epoch, 0 until they come.
+
+    Attributes:
+        prediction_id: empty for no prediction at all.
+        admitted: its admission.
+        ready: arrival of the files of its input.
+        request: its request.
+        model: its model.
+        version: of the model.
+        rows: its size in a batch.
+        input_size: bytes of its input, with its tensors.
+        began: begin of its run.
+        first_output: the first of several outputs.
+        run_ended: end of its run, if an output was still to be delivered then.
+        completed: its terminal state.
+        outcome: its terminal state, `STARTING` until then.
+    """
+
+    prediction_id: str
+    admitted: float
+    ready: float
+    request: RequestContext = NO_REQUEST
+    model: str = ""
+    version: str = ""
+    rows: int = 1
+    input_size: int = 0
+    began: float = 0.0
+    first_output: float = 0.0
+    run_ended: float = 0.0
+    completed: float = 0.0
+    outcome: Status = Status.STARTING
+
+
+NO_PREDICTION: Final = PredictionRecord("", 0.0, 0.0)
+"""Of a request that has started none."""
 
 
 class Prediction:
@@ -83,7 +134,7 @@ class Prediction:
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None
-        self.status = _STARTING
+        self.status = Status.STARTING
         self.error: str | None = None
         self.error_code: Code | None = None  # reason of a failure outside the run
         self.single_output: Buffer | None = None
@@ -144,9 +195,13 @@ class Prediction:
         self.log.append(_START)
 
     def add_output(self, chunk: Buffer) -> None:
-        """The runner gave one chunk (JSON text)."""
-        self.chunks.append(chunk)
-        self.log.append(Output(chunk, len(self.chunks) - 1))
+        """Add a chunk of output (JSON text) behind the others."""
+        self.add(Output(chunk, len(self.chunks)))
+
+    def add(self, output: Output) -> None:
+        """Add the event of a chunk of output, at its place."""
+        self.chunks.append(output.chunk)
+        self.log.append(output)
 
     def forget_outputs(self) -> None:
         """Let go of all outputs, and of the events so far."""
@@ -154,11 +209,15 @@ class Prediction:
         self.log.forget()
 
     def add_log(self, source: LogSource, data: str) -> None:
-        """The runner wrote `data` to `source`."""
+        """Add text that the runner has written to `source`."""
+        self.print(Log(source, data))
+
+    def print(self, log: Log) -> None:
+        """Add the event of printed text."""
         if self.printed is _NOTHING_PRINTED:
             self.printed = Printed()
-        self.printed.add(data)
-        self.log.append_sized(Log(source, data))
+        self.printed.add(log.data)
+        self.log.append_sized(log)
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
         """The runner recorded a metric under a dotted `name`."""
@@ -183,7 +242,7 @@ class Prediction:
             self.chunks.append(output)
             self.log.append(Output(output, len(self.chunks) - 1))
         self.single_output = output
-        self._complete(_SUCCEEDED, at, predict_time)
+        self._complete(Status.SUCCEEDED, at, predict_time)
 
     def fail(self, error: str, *, at: float, predict_time: float | None = None, code: Code | None = None) -> None:
         """The run, or what had to come before it, went wrong. The chunks given so far stay."""

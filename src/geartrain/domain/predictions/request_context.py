@@ -8,16 +8,9 @@ from __future__ import annotations
 
 import re
 from os import urandom
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
-
-ProtocolName = Literal["cog", "rest", "grpc", "generate", "openai", "mcp", "system", "none"]
-"""Protocol of a request: Cog's API, the Open Inference Protocol over REST or gRPC, its generate extension,
-OpenAI's API, or the Model Context Protocol.
-
-`system` is every request that runs no model; `none` is no request at all.
-"""
 
 MAX_REQUEST_ID: Final = 128  # characters
 _MAX_TRACESTATE: Final = 512  # characters; W3C asks for as many at least
@@ -36,13 +29,16 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
         request_id: printable ASCII without spaces, at most `MAX_REQUEST_ID` characters.
         traceparent: a valid one, of version 00.
         tracestate: empty if the client has sent none.
-        protocol: by which the client asks.
+        protocol: the name of the one by which the client asks, such as `cog`. Each protocol names itself.
+            `system` is every request that runs no model; `none` is no request at all.
+        shows_logs: true if the answers of the protocol have a place for the prints of a run.
     """
 
     request_id: str
     traceparent: str
     tracestate: str = ""
-    protocol: ProtocolName = "none"
+    protocol: str = "none"
+    shows_logs: bool = True
 
     @property
     def trace_id(self) -> str:
@@ -99,20 +95,24 @@ def _read_traceparent(value: bytes) -> str:
     return f"00-{match[2].decode()}"
 
 
-def new_contexts(protocol: ProtocolName, count: int) -> list[RequestContext]:
+def new_contexts(protocol: str, count: int, *, shows_logs: bool = True) -> list[RequestContext]:
     """Return contexts of requests that come without ids; as `new_context`, and many take a fraction of the time."""
     digits = urandom(16 * count).hex()
     made = [digits[start : start + 32] for start in range(0, len(digits), 32)]
-    return [RequestContext(each, f"00-{each}-{each[16:]}-01", "", protocol) for each in made]
+    return [RequestContext(each, f"00-{each}-{each[16:]}-01", "", protocol, shows_logs) for each in made]
 
 
-def new_context(sent: SentIds, protocol: ProtocolName) -> RequestContext:
+def new_context(sent: SentIds, protocol: str, *, shows_logs: bool = True) -> RequestContext:
     """Create the context of a request: the client's ids, and new ones in place of missing ones.
 
     A new trace is marked as sampled: no sender before has decided about it, and a receiver that follows the flag would
     drop it otherwise.
     """
-    (made,) = new_contexts(protocol, 1)
+    (made,) = new_contexts(protocol, 1, shows_logs=shows_logs)
     return RequestContext(
-        sent.request_id or made.request_id, sent.traceparent or made.traceparent, sent.tracestate, protocol
+        sent.request_id or made.request_id,
+        sent.traceparent or made.traceparent,
+        sent.tracestate,
+        protocol,
+        shows_logs,
     )

@@ -105,47 +105,25 @@ class TracerPort(Protocol):
         """Send what has been recorded, within a few seconds."""
 
 
-class NoTracer:
-    """In place of a tracer, where there are no traces. Who has it asks nothing of it, so that nothing is spent."""
-
-    def begin(self, parent: TraceContext) -> TraceContext:
-        """Go on with the parent."""
-        return parent
-
-    def child(self, parent: TraceContext) -> TraceContext:
-        """Go on with the parent."""
-        return parent
-
-    def record(self, span: Span) -> None:
-        """Drop it."""
-
-    async def close(self) -> None:
-        """Do nothing: there is nothing to send."""
-
-
-NO_TRACER: Final[TracerPort] = NoTracer()
-
-
-class Outgoing(msgspec.Struct, frozen=True):
+class OutgoingTrace(msgspec.Struct, frozen=True):
     """Trace of the requests that this server sends."""
 
     tracer: TracerPort
     parent: TraceContext
 
 
-_NO_OUTGOING: Final = Outgoing(NO_TRACER, NO_CONTEXT)
-_outgoing: ContextVar[Outgoing] = ContextVar("geartrain_outgoing", default=_NO_OUTGOING)
+_outgoing: ContextVar[OutgoingTrace | None] = ContextVar("geartrain_outgoing", default=None)
 
 
-def current_outgoing() -> Outgoing:
-    """Return the trace of requests that this task sends; the tracer is `NO_TRACER` if they are not recorded."""
+def current_outgoing() -> OutgoingTrace | None:
+    """Return the trace of requests that this task sends; None if they are not recorded."""
     return _outgoing.get()
 
 
 @contextmanager
 def outgoing(tracer: TracerPort, parent: TraceContext) -> Iterator[None]:
     """Make requests that are sent by the tasks begun inside this block children of `parent`."""
-    token = _outgoing.set(Outgoing(tracer, parent))
+    token = _outgoing.set(OutgoingTrace(tracer, parent))
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(  # a longer sequence is text
 _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-9;:<=>?]{0,32}[ -/]{0,4}|\][^\x07\x1b]{0,512}\x1b?)?\Z")
 
 
-class Row:
+class ScreenRow:
     """One row: text as it was printed, or, once a part of it has been overwritten, a cell for each column.
 
     A cell is a character with the colours before it and the accents after it. A wide character has a second, empty
@@ -109,7 +109,7 @@ class Screen:
 
     def __init__(self, rows: list[str]) -> None:
         """`rows` are the last lines of what was printed before, with the cursor at the end of the last one."""
-        self.rows = [Row(text) for text in rows]
+        self.rows = [ScreenRow(text) for text in rows]
         self.row = len(rows) - 1
         self.reach = 0  # rows above the last one that the cursor has reached
         self._column = 0
@@ -157,7 +157,7 @@ class Screen:
             self.row -= count
         else:
             count = len(lines)
-            self.rows, self.row, self._fed, self._lead = [Row()], 0, 0, ""
+            self.rows, self.row, self._fed, self._lead = [ScreenRow()], 0, 0, ""
             self._move_to(0)
         done += lines[:count]
 
@@ -197,7 +197,7 @@ class Screen:
             row.trailing, self._lead = self._lead, ""
         self.row += 1
         if self.row == len(self.rows):
-            self.rows.append(Row())
+            self.rows.append(ScreenRow())
             if len(self.rows) > MAX_ROWS:
                 done.append(str(self.rows.pop(0)))
                 self.row -= 1

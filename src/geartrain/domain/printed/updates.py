@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, Generic, TypeVar
 
-from geartrain.domain.printed.screen import MAX_ROWS, Row, width_of
+from geartrain.domain.printed.screen import MAX_ROWS, ScreenRow, width_of
 from geartrain.domain.printed.text import OVERWRITES
 
 INTERVAL: Final = 0.1  # seconds
@@ -122,7 +122,7 @@ def compact(text: str, *, is_at_start: bool, above: int = 0) -> str:
     return short if len(short) < len(text) else text
 
 
-class _StripRow(Row):
+class _StripRow(ScreenRow):
     """A row with a known number of first cells."""
 
     __slots__ = ("is_erased", "is_returned")

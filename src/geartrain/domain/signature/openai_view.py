@@ -13,7 +13,8 @@ import msgspec
 from geartrain.domain.signature.openai_media import NO_MEDIA, MediaEndpoint, MediaView, media_view
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 
-Endpoint = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank"] | MediaEndpoint
+TextEndpoint = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank"]
+Endpoint = TextEndpoint | MediaEndpoint
 
 _MESSAGES: Final = "messages"
 _PROMPTS: Final = ("prompt", "text_input")
@@ -33,6 +34,7 @@ class OpenAIView(msgspec.Struct, frozen=True):
         reranks: whether it takes a query and documents, and scores them.
         counts: whether it counts the tokens of a chat without an answer, where it is told to by an input.
         media: the inputs of a model of sound, pictures or moderations.
+        off: the endpoints that are not served, though it has them.
     """
 
     messages: str = ""
@@ -42,6 +44,7 @@ class OpenAIView(msgspec.Struct, frozen=True):
     reranks: bool = False
     counts: bool = False
     media: MediaView = NO_MEDIA
+    off: frozenset[str] = frozenset()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -55,7 +58,11 @@ class OpenAIView(msgspec.Struct, frozen=True):
             "embeddings": bool(self.texts),
             "rerank": self.reranks,
         }
-        return (*(name for name, is_there in has.items() if is_there), *self.media.endpoints)
+        found: tuple[Endpoint, ...] = (
+            *(name for name, is_there in has.items() if is_there),
+            *self.media.endpoints,
+        )
+        return tuple(name for name in found if name not in self.off) if self.off else found
 
 
 def openai_view(signature: Signature) -> OpenAIView:
@@ -77,6 +84,12 @@ def openai_view(signature: Signature) -> OpenAIView:
     if messages is not None and _is_list_of(messages.type, ("object", "record", "opaque")):
         return OpenAIView(messages=_MESSAGES, counts=counts)
     return OpenAIView(prompt=_prompt_of(signature.inputs), counts=counts)
+
+
+def may_have_prompt(signature: Signature) -> bool:
+    """True if an input may be a prompt, by its type: settings may say which one it is."""
+    takes_text = any(_is_text(field.type) for field in signature.inputs)
+    return takes_text and _gives_text(signature.output.type) and not openai_view(signature).messages
 
 
 def plain_prompt(messages: list[dict[str, Any]]) -> str:

@@ -26,12 +26,14 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
+    ARRAY_NAMES,
     SIZES,
     VARIABLE,
     Buffer,
     Tensor,
     TensorSpec,
     check,
+    check_size,
     check_type,
     count_of,
     join_bytes,
@@ -53,6 +55,7 @@ _UNFIT: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowEr
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_CONVERTED: Final = frozenset(ARRAY_NAMES) - {"BF16"}  # which numpy does not have
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -376,3 +379,31 @@ def _output_spec(name: str, kind: TypeSpec) -> TensorSpec:
 def _of_stream(spec: TensorSpec) -> TensorSpec:
     shape = (VARIABLE, *spec.shape[1:])
     return TensorSpec(spec.name, spec.datatype, shape, variadic=spec.variadic, variadic_at=spec.variadic_at)
+
+
+def view_of(signature: Signature) -> TensorView:
+    """Return a model's inputs and outputs as tensors."""
+    return AnyInputView(signature) if signature.takes_any else TensorView(signature)
+
+
+class AnyInputView(TensorView):
+    """A view that gives the tensor of a request the name and the datatype of the model's one input."""
+
+    def bind(self, tensors: Sequence[Tensor]) -> Bound:
+        """Bind one tensor of any name; it is converted from any datatype.
+
+        Numbers that the datatype of the model cannot hold are rounded, as conversions of numpy do.
+        """
+        if len(tensors) != 1:
+            return super().bind(tensors)
+        wanted, tensor = self.inputs[0], tensors[0]
+        data, datatype = tensor.data, tensor.datatype
+        if datatype != wanted.datatype and {datatype, wanted.datatype} <= _CONVERTED:
+            import numpy as np
+
+            check_size(tensor)
+            array = np.frombuffer(data, ARRAY_NAMES[datatype])
+            with np.errstate(invalid="ignore", over="ignore"):
+                data = array.astype(ARRAY_NAMES[wanted.datatype]).tobytes()
+            datatype = wanted.datatype
+        return super().bind((Tensor(wanted.name, datatype, tensor.shape, data),))

@@ -7,7 +7,8 @@ process border as it is.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -102,6 +103,25 @@ class OpenAIEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     threshold: float = 0.5  # of moderations: the score from which on a text is flagged
 
 
+class OpenAISettings(msgspec.Struct, frozen=True):
+    """Settings of the endpoints of a model.
+
+    Attributes:
+        serve: the endpoints that are served; None for all that the signature fits.
+        fields: the inputs that parameters fill, by the names of the parameters.
+        aliases: other names of the model.
+        refuses: True if parameters are refused that the model has no input for.
+    """
+
+    serve: frozenset[str] | None = None
+    fields: Mapping[str, str] = {}
+    aliases: tuple[str, ...] = ()
+    refuses: bool = False
+
+
+USUAL_OPENAI: Final = OpenAISettings()
+
+
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     """The inputs and the output of a runner."""
 
@@ -118,3 +138,43 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 def nested_array(kind: TypeSpec) -> NestedArray:
     """Return the form of the nested arrays of a tensor of this type."""
     return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)
+
+
+class DeclaredTensor(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A tensor as clients are to see it. `shape` has -1 where any size will do.
+
+    `is_reshaped`: in the file it has the shape `inner`, with as many open sizes, in the same order.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+    is_reshaped: bool = False
+    inner: tuple[int, ...] = ()
+
+    @property
+    def in_file(self) -> tuple[int, ...]:
+        """The shape that the file has for it."""
+        return self.inner if self.is_reshaped else self.shape
+
+
+class Declared(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Declared tensors of a model; none where the file decides.
+
+    `origin` is the name of the file that says so. `first` is the first dimension of all tensors: that of a batch, one
+    like any other, or whatever the model's file makes it. `platform` is what metadata says, "" for what the backend
+    calls it. `columns`: an output of one number for each row has the shape [rows, 1]. `takes_any`: the one input may be
+    sent under any name, and as numbers of any datatype.
+    """
+
+    origin: str = ""
+    inputs: tuple[DeclaredTensor, ...] = ()
+    outputs: tuple[DeclaredTensor, ...] = ()
+    first: Literal["undecided", "batch", "plain"] = "undecided"
+    platform: str = ""
+    columns: bool = False
+    takes_any: bool = False
+
+
+NOTHING_DECLARED: Final = Declared()

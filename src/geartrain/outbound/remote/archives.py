@@ -27,8 +27,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from geartrain.outbound.remote.errors import MissingExtraError, RemoteError
-from geartrain.outbound.remote.store import MAX_FILES
+from geartrain.outbound.remote.source import MAX_FILES, MissingExtraError, RemoteError
 
 _PIECE: Final = 1024**2
 _LARGEST_RATIO: Final = 50  # of decompressed bytes to the size of the archive

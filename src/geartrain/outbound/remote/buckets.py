@@ -10,14 +10,17 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.source import (
+    MAX_FILES,
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
     UnreachableError,
+    checked,
     without_secrets,
 )
-from geartrain.outbound.remote.store import MAX_FILES, Listing, RemoteFile, checked
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -42,8 +45,8 @@ _CREDENTIALS: Final = {
 }
 
 
-class BucketStore:
-    """The objects of a bucket below a prefix. See `Store`."""
+class BucketSource:
+    """The objects of a bucket below a prefix. See `Source`."""
 
     def __init__(self, reference: RemoteReference, environ: Mapping[str, str] = os.environ) -> None:
         """`environ` has the credentials, under the names that the service's own tools read. Raises RemoteError."""

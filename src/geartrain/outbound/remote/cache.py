@@ -18,20 +18,21 @@ import msgspec
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download, DownloadStep, size_text
 from geartrain.domain.remote.reference import BUCKETS, RemoteReference, archive_suffix
+from geartrain.outbound.concurrency import beside
 from geartrain.outbound.remote.archives import remove_tree, unpack
 from geartrain.outbound.remote.entry import CacheEntry, Manifest, StoredFile, Version, hash_file
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.source import (
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
+    Source,
     UnreachableError,
     is_full,
     is_unreachable,
 )
-from geartrain.outbound.remote.partial import PartialFile
-from geartrain.outbound.remote.store import Listing, RemoteFile, Store
-from geartrain.outbound.remote.threads import beside
-from geartrain.outbound.remote.transfer import Transfer
+from geartrain.outbound.remote.transfer import PartialFile, Transfer
 from geartrain.outbound.retries import Retries, retry
 
 logger = logging.getLogger(__name__)
@@ -49,27 +50,27 @@ class CacheSettings(msgspec.Struct, frozen=True):
     verify: bool = False
 
 
-def open_store(reference: RemoteReference) -> Store:
+def open_source(reference: RemoteReference) -> Source:
     """Return the service that has a reference; raises RemoteError."""
     if reference.scheme in BUCKETS:
-        from geartrain.outbound.remote.buckets import BucketStore
+        from geartrain.outbound.remote.buckets import BucketSource
 
-        return BucketStore(reference)
+        return BucketSource(reference)
     if reference.scheme == "hf":
-        from geartrain.outbound.remote.hub import HubStore
+        from geartrain.outbound.remote.hub import HubSource
 
-        return HubStore(reference)
-    from geartrain.outbound.remote.web import WebStore
+        return HubSource(reference)
+    from geartrain.outbound.remote.web import WebSource
 
-    return WebStore(reference)
+    return WebSource(reference)
 
 
 class Cache:
     """Fetches what is not there yet. What it has given is not removed before it is closed, or the process ends."""
 
-    def __init__(self, settings: CacheSettings, new_store: Callable[[RemoteReference], Store] = open_store) -> None:
+    def __init__(self, settings: CacheSettings, new_source: Callable[[RemoteReference], Source] = open_source) -> None:
         self._settings = settings
-        self._new_store = new_store
+        self._new_source = new_source
         self._held: dict[Path, int] = {}
 
     async def fetch(self, reference: RemoteReference, download: Download) -> Path:
@@ -79,7 +80,7 @@ class Cache:
         """
         download.begin(reference.shown)
         entry = CacheEntry(self._settings.folder / reference.key)
-        fetching = _Fetching(reference, entry, download, verify=self._settings.verify, new_store=self._new_store)
+        fetching = _Fetching(reference, entry, download, verify=self._settings.verify, new_source=self._new_source)
         try:
             async with _locked(entry, download):
                 version = await fetching.run()
@@ -125,13 +126,13 @@ class _Fetching:
         download: Download,
         *,
         verify: bool,
-        new_store: Callable[[RemoteReference], Store],
+        new_source: Callable[[RemoteReference], Source],
     ) -> None:
         self._reference = reference
         self._entry = entry
         self._download = download
         self._verify = verify
-        self._new_store = new_store
+        self._new_source = new_source
 
     async def run(self) -> Version:
         """Return the version that the reference means now."""
@@ -140,14 +141,14 @@ class _Fetching:
         for version in current:
             if reference.is_pinned or (reference.sha256 and reference.sha256 == version.manifest.sha256):
                 return version
-        store = self._new_store(reference)
+        source = self._new_source(reference)
         try:
             for _ in range(_LISTINGS - 1):
                 with contextlib.suppress(ChangedError):
-                    return await self._update(store, current)
-            return await self._update(store, current)
+                    return await self._update(source, current)
+            return await self._update(source, current)
         finally:
-            await store.close()
+            await source.close()
 
     async def _verified(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
         """Return those that have their checksums, if that is to be known."""
@@ -165,10 +166,10 @@ class _Fetching:
         self._download.step = DownloadStep.LOOKING
         return good
 
-    async def _update(self, store: Store, current: tuple[Version, ...]) -> Version:
+    async def _update(self, source: Source, current: tuple[Version, ...]) -> Version:
         """Fetch what has changed since the current version."""
         try:
-            listing = self._expected(await retry(store.look, is_unreachable, _RETRIES))
+            listing = self._expected(await retry(source.look, is_unreachable, _RETRIES))
         except UnreachableError as error:
             for version in current:
                 logger.warning("%s; what was fetched before is used", error.message)
@@ -178,7 +179,7 @@ class _Fetching:
         for version in await self._verified(self._entry.version(name)):
             self._entry.make_current(name)
             return version
-        return await self._fetch(store, listing, name, current=current)
+        return await self._fetch(source, listing, name, current=current)
 
     def _expected(self, listing: Listing) -> Listing:
         """Return a listing with the checksum that the reference asks for."""
@@ -192,7 +193,7 @@ class _Fetching:
             raise RemoteError(f"{shown}: it has the SHA-256 {file.sha256}, and it should have {wanted}; it is not used")
         return msgspec.structs.replace(listing, files=(msgspec.structs.replace(file, sha256=wanted),))
 
-    async def _fetch(self, store: Store, listing: Listing, name: str, *, current: tuple[Version, ...]) -> Version:
+    async def _fetch(self, source: Source, listing: Listing, name: str, *, current: tuple[Version, ...]) -> Version:
         entry, download = self._entry, self._download
         new = entry.begin()
         entry.incoming.mkdir(exist_ok=True)
@@ -203,7 +204,7 @@ class _Fetching:
         download.expect(listing.size, len(listing.files))
         try:
             self._check_room(again)
-            transfer = Transfer(store, self._reference.shown, entry.incoming, download=download)
+            transfer = Transfer(source, self._reference.shown, entry.incoming, download=download)
             partials = await transfer.fetch(again)
             if is_archive:
                 download.step = DownloadStep.UNPACKING

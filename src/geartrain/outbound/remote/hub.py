@@ -6,9 +6,16 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import MissingExtraError, RemoteError, UnreachableError, without_secrets
-from geartrain.outbound.remote.store import Listing, RemoteFile, checked
-from geartrain.outbound.remote.threads import beside
+from geartrain.outbound.concurrency import beside
+from geartrain.outbound.remote.source import (
+    Listing,
+    MissingExtraError,
+    RemoteError,
+    RemoteFile,
+    UnreachableError,
+    checked,
+    without_secrets,
+)
 from geartrain.outbound.remote.web import WebFiles
 
 if TYPE_CHECKING:
@@ -18,8 +25,8 @@ _TIMEOUT: Final = 30.0  # seconds
 _NOT_FOR_MODELS: Final = frozenset({".gitattributes", ".gitignore"})
 
 
-class HubStore:
-    """The files of a repository at one commit, or those below a path in it. See `Store`."""
+class HubSource:
+    """The files of a repository at one commit, or those below a path in it. See `Source`."""
 
     def __init__(self, reference: RemoteReference) -> None:
         try:

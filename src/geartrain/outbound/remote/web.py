@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import ChangedError, RemoteError, UnreachableError, without_secrets
-from geartrain.outbound.remote.store import Listing, RemoteFile
+from geartrain.outbound.remote.source import (
+    ChangedError,
+    Listing,
+    RemoteError,
+    RemoteFile,
+    UnreachableError,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -40,7 +46,7 @@ class WebFiles:
         )
 
     async def look(self, url: str, name: str) -> RemoteFile:
-        """Return the file behind a URL; raises as `Store.look` does."""
+        """Return the file behind a URL; raises as `Source.look` does."""
         # A HEAD is refused where a URL is signed for GET.
         try:
             async with self._client.stream("GET", url, headers={"range": "bytes=0-0"}) as response:
@@ -68,7 +74,7 @@ class WebFiles:
             raise RemoteError(f"{self._shown}: this is no URL") from error
 
     async def read(self, file: RemoteFile, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Give bytes of a file; see `Store.read`."""
+        """Give bytes of a file; see `Source.read`."""
         if start == end:
             return
         is_part = start > 0 or end != file.size
@@ -117,8 +123,8 @@ class WebFiles:
         return UnreachableError(f"{self._shown}: {reason}")
 
 
-class WebStore:
-    """The one file that a URL leads to. See `Store`."""
+class WebSource:
+    """The one file that a URL leads to. See `Source`."""
 
     def __init__(self, reference: RemoteReference) -> None:
         self._reference = reference

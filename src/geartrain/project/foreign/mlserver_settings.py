@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from geartrain.domain.signature.declared import Declared
+from geartrain.domain.signature.types import Declared
 from geartrain.domain.tensors.tensor import DATATYPES, VARIABLE
 from geartrain.domain.versions import is_version
 from geartrain.project.config import kind_of, read_text

@@ -15,8 +15,31 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import Principal
 from geartrain.service.durable.history import restore
 from geartrain.service.durable.runs import DurableRun, as_unavailable
-from geartrain.service.durable.whereabouts import IN_STORE, Whereabouts, whereabouts
 from geartrain.service.ledger import StorePort
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Another server runs it, and can be asked at this address, `HOST:PORT`."""
+
+    address: str
+
+
+class InStore(msgspec.Struct, frozen=True):
+    """The stored state is final or the best known: the prediction has ended, or its server cannot be asked."""
+
+
+IN_STORE: Final = InStore()
+Whereabouts = Elsewhere | InStore
+
+
+def whereabouts(row: Row, *, owner: str) -> Whereabouts:
+    """Return the place that answers for a prediction that does not run in this server, which is called `owner`."""
+    if row.state is RowState.ENDED or row.ownership.owner == owner:
+        return IN_STORE
+    if row.is_owner_alive and row.owner_address:
+        return Elsewhere(row.owner_address)
+    return IN_STORE
+
 
 T = TypeVar("T")
 
@@ -41,13 +64,6 @@ class DurableSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention = Retention(_DAY, 1_000_000_000)
     has_key: bool = False
     address: str = ""
-
-
-class NotDurable:
-    """In place of a store: predictions are known to this server, and end with it."""
-
-
-NOT_DURABLE: Final = NotDurable()
 
 
 class Durability:

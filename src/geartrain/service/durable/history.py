@@ -1,14 +1,19 @@
-"""The events of a prediction as a store keeps them, and the prediction that they make again."""
+"""The history of a durable prediction: its events as a store keeps them, their writing, and the way back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import (
     DEFAULT_CAPACITY,
+    LAST,
+    MAX_PRINTED,
     Event,
     Log,
     LogSource,
@@ -17,11 +22,11 @@ from geartrain.domain.predictions.events import (
     Output,
     Start,
 )
-from geartrain.domain.predictions.ledger import Row, RowState
+from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership, Row, RowState
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.service.ledger import StorePort
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
@@ -165,3 +170,189 @@ def _end(prediction: Prediction, row: Row, end: _End) -> None:
 def _own(text: memoryview) -> Buffer:
     """Return a small text as an object of its own; a large one stays in its part, as a copy holds the interpreter."""
     return text if len(text) > _LARGE else bytes(text)
+
+
+CHECKPOINT_INTERVAL: Final = 0.5  # seconds: the least time between two checkpoints of a run
+MAX_UNWRITTEN: Final = 2 * MAX_PRINTED
+"""Characters of printed text that wait for the store; beyond that the oldest half of them is dropped."""
+
+MOST_EVENTS: Final = 16_384
+"""Events of one part: it is read in one step, which must not take long."""
+
+_MANY: Final = 1024  # outputs from which on an end is written in a thread
+_LARGE_END: Final = 262_144  # bytes of outputs and printed text, likewise
+_PAUSE: Final = 0.1  # seconds before an end that could not be written is tried again; doubled each time
+_LONGEST_PAUSE: Final = 2.0
+_PATIENCE: Final = 5.0  # seconds for which a client waits for an end that cannot be written
+
+Note = Callable[[GeartrainError | None], None]
+
+
+class HistoryWriter:
+    """The events of one run, in parts. A part that could not be written is written again, as the same part."""
+
+    finishing: asyncio.Future[Hold]  # once the end is being written
+
+    def __init__(self, store: StorePort, ownership: Ownership, prediction: Prediction, *, note: Note) -> None:
+        """`note` hears whether the store has answered."""
+        self._store = store
+        self._ownership = ownership
+        self._prediction = prediction
+        self._note = note
+        self._heed: tuple[Callable[[Hold], None], ...] = ()  # receivers of the store's answers to checkpoints
+        self._events: list[Event] = []  # of no part yet
+        self._printed = 0  # characters in them
+        self._part = b""  # that is being written, or could not be
+        self._parts = 0  # that are written
+        self._timer: asyncio.TimerHandle | None = None  # until the next checkpoint
+        self._writing: asyncio.Future[None] | None = None
+        prediction.log.listen(self._on_event)
+
+    # while it runs
+
+    def begin_checkpoints(self, heed: Callable[[Hold], None]) -> None:
+        """Write checkpoints during the run. The callback receives the store's answers about the row."""
+        self._heed = (heed,)
+
+    def stop_checkpoints(self) -> None:
+        """Begin no further one."""
+        self._heed = ()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_event(self, event: Event) -> None:
+        if type(event) in LAST:
+            return
+        self._events.append(event)
+        if type(event) is Log:
+            self._printed += len(event.data)
+            if self._printed > MAX_UNWRITTEN:
+                self._drop_printed(self._printed - MAX_UNWRITTEN // 2)
+        if self._heed and self._timer is None and self._writing is None:
+            self._wait()
+
+    def _drop_printed(self, excess: int) -> None:
+        """Drop the oldest printed text: the store is away, or the run prints faster than it writes."""
+        kept: list[Event] = []
+        for event in self._events:
+            if excess > 0 and type(event) is Log:
+                excess -= len(event.data)
+                self._printed -= len(event.data)
+            else:
+                kept.append(event)
+        self._events = kept
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._writing = asyncio.ensure_future(self._checkpoint())
+
+    async def _checkpoint(self) -> None:
+        try:
+            hold = await self._write_part()
+            while len(self._events) > MOST_EVENTS:
+                hold = await self._write_part()
+        except GeartrainError as error:
+            self._note(error)
+        else:
+            for heed in self._heed:
+                heed(hold)
+        self._writing = None
+        if self._heed and (self._events or self._part):
+            self._wait()
+
+    async def _write_part(self) -> Hold:
+        if not self._part:
+            events = self._events[:MOST_EVENTS]
+            del self._events[:MOST_EVENTS]
+            self._printed -= sum(len(event.data) for event in events if type(event) is Log)
+            self._part = await asyncio.to_thread(encode_events, events)
+        prediction = self._prediction
+        checkpoint = Checkpoint(prediction.status, prediction.started_at, self._part, self._parts)
+        hold = await self._store.ledger.checkpoint(self._ownership, checkpoint)
+        self._part = b""
+        self._parts += 1
+        return hold
+
+    # at its end
+
+    def finish(
+        self,
+        draft: Prediction,
+        deliveries: Callable[[], tuple[Delivery, ...]],
+        *,
+        for_ever: bool,
+        then: Callable[[asyncio.Future[Hold]], None],
+    ) -> None:
+        """Write the end that a draft of the prediction has reached, trying until it is written.
+
+        `deliveries` makes the webhooks that tell of it, perhaps in a thread. `then` gets the future that has come of
+        it. Unless `for_ever`, it raises what the store raises when a client has waited too long.
+        """
+
+        def end() -> End:
+            return End(
+                status=draft.status,
+                completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
+                started_at=draft.started_at,
+                error=draft.error or "",
+                events=encode_end(self._events, self._prediction, draft),
+                deliveries=deliveries(),
+                part=self._parts,
+            )
+
+        keep_trying = functools.partial(self._keep_trying, end, for_ever=for_ever, then=then)
+        if self._writing is None and not self._part and _is_small(draft):
+            # Nearly always that is all. It needs no task.
+            self.finishing = self._store.ledger.finish(self._ownership, end())
+            self.finishing.add_done_callback(functools.partial(self._on_tried, keep_trying, then))
+        else:
+            keep_trying()
+
+    def _on_tried(
+        self,
+        keep_trying: Callable[[], None],
+        then: Callable[[asyncio.Future[Hold]], None],
+        tried: asyncio.Future[Hold],
+    ) -> None:
+        error = None if tried.cancelled() else tried.exception()
+        if isinstance(error, GeartrainError):
+            self._note(error)
+            keep_trying()
+        else:
+            then(tried)
+
+    def _keep_trying(
+        self, make: Callable[[], End], *, for_ever: bool, then: Callable[[asyncio.Future[Hold]], None]
+    ) -> None:
+        self.finishing = asyncio.ensure_future(self._until_written(make, for_ever=for_ever))
+        self.finishing.add_done_callback(then)
+
+    async def _until_written(self, make: Callable[[], End], *, for_ever: bool) -> Hold:
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        clock, pause = asyncio.get_running_loop().time, _PAUSE
+        limit = clock() + _PATIENCE
+        end: End | None = None
+        while True:
+            try:
+                while self._part or len(self._events) > MOST_EVENTS:
+                    if await self._write_part() is Hold.FENCED:
+                        return Hold.FENCED
+                if end is None:
+                    end = await asyncio.to_thread(make)
+                return await self._store.ledger.finish(self._ownership, msgspec.structs.replace(end, part=self._parts))
+            except GeartrainError as error:
+                self._note(error)
+                if not for_ever and clock() > limit:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _is_small(draft: Prediction) -> bool:
+    """Return True if an end takes no time to write, nor the webhook that tells of it."""
+    chunks = draft.chunks
+    return len(chunks) <= _MANY and sum(map(len, chunks)) + draft.printed.size <= _LARGE_END

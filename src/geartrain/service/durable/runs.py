@@ -1,15 +1,16 @@
-"""One run of a prediction that a store knows: what is written of it, from the claim of its id to its end."""
+"""The run of a prediction that a store knows, from the claim of its id to its end, and its execution."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.calls import ItemInput, Succeeded
 from geartrain.domain.predictions.ledger import (
     ClaimResult,
     Delivery,
@@ -19,12 +20,16 @@ from geartrain.domain.predictions.ledger import (
     Ownership,
     Row,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.lifecycle import ExecutionState
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.state_machine import StateMachine
-from geartrain.service.durable.history_writer import HistoryWriter
-from geartrain.service.ledger import StorePort
-from geartrain.service.scheduling.durable import DurableExecution
+from geartrain.service.durable.history import HistoryWriter
+from geartrain.service.scheduling.execution import CANCELED, Execution, Result, Ticket
+from geartrain.service.scheduling.files import Attachments
+
+if TYPE_CHECKING:
+    from geartrain.service.durable.durability import Durability
+    from geartrain.service.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -57,31 +62,88 @@ RUN_STEPS: Final[dict[RunState, frozenset[RunState]]] = {
 _KNOWN: Final = frozenset({_S.HELD, _S.ENDING, _S.ENDED})
 
 
-class Runs(Protocol):
-    """Parts that all durable runs of a server share."""
-
-    store: StorePort
-    is_leaving: bool  # the server ends
-    renew: Callable[[], Awaitable[None]]  # the lease, now
-
-    def note(self, error: GeartrainError | None) -> None:
-        """Hear whether the store has answered."""
-
-    def encode_end(self, prediction: Prediction) -> bytes:
-        """Return the body of the webhook that tells of the end."""
-
-    def on_over(self, run: DurableRun) -> None:
-        """A run is over: its readers have been told."""
-
-    def on_delivery(self) -> None:
-        """There is a webhook to be delivered."""
-
-
 def as_unavailable(error: Exception) -> Exception:
     """Return an error as clients are told it: a store that is full may have room again, as one that is down is back."""
     if isinstance(error, GeartrainError) and error.code is Code.NO_STORAGE:
         return GeartrainError(Code.STORE_UNAVAILABLE, error.message, retry_after=error.retry_after)
     return error
+
+
+class DurableExecution(Execution):
+    """An execution with a row; it differs in its beginning and its end."""
+
+    __slots__ = ("_is_canceled", "_run", "_values")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        prediction: Prediction,
+        item: ItemInput,
+        *,
+        ticket: Ticket,
+        run: DurableRun,
+    ) -> None:
+        """`run` writes its row."""
+        self._run = run
+        self._is_canceled = False
+        super().__init__(scheduler, prediction, item, ticket=ticket)
+
+    # until its row is written
+
+    @property
+    def is_claiming(self) -> bool:
+        """True if its row is being written."""
+        return self.state is ExecutionState.CLAIMING
+
+    def claim(self) -> None:
+        """Wait for the row."""
+        self._step(ExecutionState.CLAIMING)
+
+    def go_on(self, values: dict[str, Any] | None, attachments: Attachments | None) -> None:
+        """The row is written: run. `values`: the decoded input, if it has files that are to be fetched first."""
+        if self._is_canceled:
+            self.end(CANCELED, at=self._scheduler.context.clock())
+        elif values is None:
+            self._scheduler.submit(self)
+        else:
+            self.prepare(values, attachments)
+
+    def drop(self) -> None:
+        """Forget an execution without a row: it never runs. Its readers have not been admitted."""
+        self._step(ExecutionState.OVER)
+        self._let_go()
+        self._scheduler.on_over(self)
+
+    def cancel(self) -> None:
+        """Cancel the execution; while the row is being written the cancel is noted."""
+        if self.is_claiming:
+            self._is_canceled = True
+        else:
+            super().cancel()
+
+    # its end
+
+    def _finish(self, outcome: Result, at: float) -> None:
+        if self._run.is_leaving and type(outcome) is not Succeeded:
+            prediction = self.prediction
+            self.prediction = prediction.draft()
+            super()._finish(CANCELED, at)
+            self._let_go().leave()
+            return
+        draft = self.prediction = self.prediction.draft()
+        super()._finish(outcome, at)
+        self._let_go().end(draft)
+
+    def _let_go(self) -> DurableRun:
+        """Return the run, which has nothing more to hear: they would keep each other alive."""
+        run = self._run
+        del self._run
+        return run
+
+    def refuse(self, reason: GeartrainError) -> None:
+        """Refuse the execution, unless its row is being written."""
+        if not self.is_claiming:
+            super().refuse(reason)
 
 
 class DurableRun:
@@ -97,11 +159,11 @@ class DurableRun:
     ownership: Ownership  # once the row is held
     _asked: asyncio.Future[ClaimResult]  # once the row has been asked for
 
-    def __init__(self, runs: Runs, *, is_accepted: bool, webhook: tuple[Webhook, ...]) -> None:
+    def __init__(self, durability: Durability, *, is_accepted: bool, webhook: tuple[Webhook, ...]) -> None:
         """`webhook`: the receivers that are told of the end. Nothing is written before `live`."""
         self.is_accepted = is_accepted
         self.made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
-        self._runs = runs
+        self._durability = durability
         self._state = StateMachine("the run of a durable prediction", RUN_STEPS, _S.CLAIMING)
         self._webhook = webhook
         self._history: HistoryWriter
@@ -125,8 +187,8 @@ class DurableRun:
 
     @property
     def is_leaving(self) -> bool:
-        """See `RunPort.is_leaving`."""
-        return self._runs.is_leaving and self.is_accepted
+        """True if the server ends, and what has not succeeded is left to the next one."""
+        return self._durability.is_leaving and self.is_accepted
 
     # its beginning
 
@@ -156,10 +218,10 @@ class DurableRun:
                 self._asked.add_done_callback(functools.partial(self._on_claimed, None, then))
                 return
             if isinstance(error, GeartrainError):
-                self._runs.note(error)
+                self._durability.note(error)
             self.refuse(as_unavailable(error))
         else:
-            self._runs.note(None)
+            self._durability.note(None)
             if result.is_granted:
                 self.hold(result.row.ownership)
                 then()
@@ -170,7 +232,7 @@ class DurableRun:
                 self.made.set_result(result.row)
 
     async def _claim_renewed(self, ask: Callable[[], asyncio.Future[ClaimResult]]) -> ClaimResult:
-        await self._runs.renew()
+        await self._durability.renew()
         return await ask()
 
     def refuse(self, error: Exception) -> None:
@@ -184,7 +246,7 @@ class DurableRun:
         """The row is this server's."""
         self._state.step(_S.HELD)
         self.ownership = ownership
-        self._history = HistoryWriter(self._runs.store, ownership, self.prediction, note=self._runs.note)
+        self._history = HistoryWriter(self._durability.store, ownership, self.prediction, note=self._durability.note)
         if self.is_accepted:
             self._history.begin_checkpoints(self.heed)
 
@@ -196,18 +258,18 @@ class DurableRun:
     # its end
 
     def leave(self) -> None:
-        """See `RunPort.leave`."""
+        """Leave the prediction in the store as it is: the next server runs it again."""
         self._history.stop_checkpoints()
         self._close(_S.LEFT)
         self.prediction.release()
 
     def end(self, draft: Prediction) -> None:
-        """See `RunPort.end`."""
+        """Write the end that a draft of the prediction has reached; its readers are told afterwards."""
         self._history.stop_checkpoints()
         self._state.step(_S.ENDING)
 
         def deliveries() -> tuple[Delivery, ...]:
-            return tuple([Delivery(webhook, self._runs.encode_end(draft)) for webhook in self._webhook])
+            return tuple([Delivery(webhook, self._durability.encode_end(draft)) for webhook in self._webhook])
 
         then = functools.partial(self._on_written, draft)
         self._history.finish(draft, deliveries, for_ever=self.is_accepted, then=then)
@@ -225,12 +287,12 @@ class DurableRun:
             self._close(_S.LOST)
             prediction.end_as(draft)  # its client waits for it
             return
-        self._runs.note(None)
+        self._durability.note(None)
         if hold is Hold.HELD:
             self._close(_S.ENDED)
             prediction.end_as(draft)
             if self._webhook:
-                self._runs.on_delivery()
+                self._durability.on_delivery()
             return
         logger.warning("a prediction has ended that another server has taken over", extra=fields)
         self._close(_S.LOST)
@@ -242,4 +304,4 @@ class DurableRun:
 
     def _close(self, state: RunState) -> None:
         self._state.step(state)
-        self._runs.on_over(self)
+        self._durability.on_over(self)

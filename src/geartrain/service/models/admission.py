@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.principal import ANYONE, Principal
+from geartrain.domain.signature.tensor_view import TensorView, view_of
+from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Tensor
-from geartrain.service.models.interface import Interface
 from geartrain.service.ports import InputFilesPort, OutputsPort
-from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
+from geartrain.service.scheduling.files import Attachments
+
+
+class Interface:
+    """The inputs and outputs of a model, and what is derived of them. Made once when a worker has loaded the model."""
+
+    def __init__(self, info: WorkerInfo) -> None:
+        self.info = info
+        self.signature = info.signature
+        self.validator = InputValidator(info.signature)
+
+    @cached_property
+    def plain_validator(self) -> InputValidator:
+        """The check of the inputs that are no tensors, for a request that brings its tensors as such."""
+        plain = tuple(field for field in self.signature.inputs if field.type.kind != "tensor")
+        return InputValidator(msgspec.structs.replace(self.signature, inputs=plain))
+
+    @cached_property
+    def view(self) -> TensorView:
+        """The model's inputs and outputs as tensors."""
+        return view_of(self.signature)
+
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _LONGEST_TEXTS: Final = 1_048_576  # characters of a context, or of the parameters of a request
@@ -54,25 +77,9 @@ class NewPrediction(msgspec.Struct, frozen=True):
     queue: int | None = None  # predictions that may wait before it; None for the operator's `Limits.queue`
     schedule: SchedulePolicy = NO_SCHEDULE
     request: RequestContext = NO_REQUEST  # that asks for it
-    attachments: Attachments = NO_ATTACHMENTS  # files that came with the request
+    attachments: Attachments | None = None  # files that came with the request
     principal: Principal = ANYONE  # the client that it belongs to
     checked: CheckedInput | None = None  # of a large input; without it, or for another interface, it is checked here
-
-
-class NoInputFiles:
-    """In place of the files of inputs, for a model that takes none."""
-
-    def needed(self, values: dict[str, Any]) -> bool:  # noqa: ARG002 - as of `InputFilesPort`
-        """No value is a file."""
-        return False
-
-    def check(self, values: dict[str, Any]) -> tuple[FieldError, ...]:  # noqa: ARG002 - as of `InputFilesPort`
-        """Return no fault: there are no files."""
-        return ()
-
-    async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:  # noqa: ARG002
-        """Do nothing: there are no files."""
-        return values
 
 
 class Admission:
@@ -82,15 +89,15 @@ class Admission:
         self,
         interface: Interface,
         *,
-        input_files: InputFilesPort,
+        input_files: InputFilesPort | None,
         outputs: OutputsPort,
         check_webhook: Callable[[Webhook], tuple[FieldError, ...]],
     ) -> None:
+        """`input_files`: None for a model that takes no files."""
         self.interface = interface
         self.input_files = input_files
         self._outputs = outputs
         self._check_webhook = check_webhook
-        self._has_files = bool(interface.validator.file_fields)
         self.secrets = interface.validator.secret_fields
 
     def check(self, new: NewPrediction) -> dict[str, Any] | None:
@@ -104,7 +111,7 @@ class Admission:
         errors = validator.check(new.input) if checked is None else checked.errors
         if new.context is not None or new.parameters is not None:
             _check_texts(new)
-        if new.attachments is not NO_ATTACHMENTS:
+        if new.attachments is not None:
             errors += self._check_attachments(new.attachments)
         if new.webhook is not None:
             errors += self._check_webhook(new.webhook)
@@ -116,22 +123,12 @@ class Admission:
             raise _invalid(errors)
         if checked is not None:
             return checked.values
-        return self._check_files(new) if self._has_files else None
+        return None if self.input_files is None else _check_files(new.input, new.attachments, self.input_files)
 
     def _check_attachments(self, attachments: Attachments) -> tuple[FieldError, ...]:
         """Say which files came for inputs that take none; the model may have been reloaded since they came."""
         names = {file.name for file in attachments.files}.difference(self.interface.validator.file_fields)
         return tuple(FieldError(("body", "input", name), "takes no file", "value_error") for name in sorted(names))
-
-    def _check_files(self, new: NewPrediction) -> dict[str, Any] | None:
-        values: dict[str, Any] = msgspec.json.decode(new.input)
-        new.attachments.take_out(values)
-        if not new.attachments.files and not self.input_files.needed(values):
-            return None
-        errors = self.input_files.check(values)
-        if errors:
-            raise _invalid(errors)
-        return values
 
     def echo(self, new: NewPrediction) -> bytes:
         """Return the input as it is shown to clients, without its `secrets`."""
@@ -139,6 +136,18 @@ class Admission:
         if checked is not None and checked.interface is self.interface:
             return new.input if checked.echo is None else checked.echo
         return without_secrets(new.input, self.secrets)
+
+
+def _check_files(raw: bytes, attachments: Attachments | None, input_files: InputFilesPort) -> dict[str, Any] | None:
+    values: dict[str, Any] = msgspec.json.decode(raw)
+    if attachments is not None:
+        attachments.take_out(values)
+    if not (attachments is not None and attachments.files) and not input_files.needed(values):
+        return None
+    errors = input_files.check(values)
+    if errors:
+        raise _invalid(errors)
+    return values
 
 
 def _check_texts(new: NewPrediction) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -11,12 +11,38 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
-from geartrain.service.models.loads import Loads
-from geartrain.service.models.readiness import Readiness
+from geartrain.service.models.reconciler import Reconciler
 from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
 from geartrain.service.models.residency import STAY, Residency, ResidencyPolicy
 from geartrain.service.models.waking import Waking
 from geartrain.service.models.wanted import ModelControl
+
+
+class Readiness:
+    """Ready are all models that were to be loaded, in a server that is not about to stop."""
+
+    def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
+        """`entries`: the models by name, those of the catalogue itself."""
+        self._entries = entries
+        self.is_leaving = False  # the server is about to stop
+
+    def leave(self) -> None:
+        """Let the server no longer be ready, though it still serves: it is about to stop."""
+        self.is_leaving = True
+
+    @property
+    def is_ready(self) -> bool:
+        """True if requests should be sent to the server."""
+        return not self.is_leaving and all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
+
+    def reasons(self) -> list[str]:
+        """Return the reasons for which the server is not ready, a sentence each; empty if it is."""
+        found = ["The server is about to stop."] if self.is_leaving else []
+        for name in sorted(self._entries):
+            entry = self._entries[name]
+            if entry.is_wanted and not entry.is_ready:
+                found.append(entry.describe_state())
+        return found
 
 
 class Catalogue:
@@ -43,8 +69,8 @@ class Catalogue:
         self._repository = repository
         self._keep = keep
         self.readiness = Readiness(self._entries)
-        self.loads = Loads(repository, grace=grace, tell=tell, make_room=self._make_room)
-        self.residency = Residency(self._entries, self.loads, residency, measure=repository.memory)
+        self.reconciler = Reconciler(repository, grace=grace, tell=tell, make_room=self._make_room)
+        self.residency = Residency(self._entries, self.reconciler, residency, measure=repository.memory)
         self._policy = residency
         self.control: ModelControl = self  # loads and unloads that clients request; see `SharedControl`
 
@@ -138,7 +164,7 @@ class Catalogue:
     def spawn(self, names: Iterable[str] | None = None) -> None:
         """Know every model of the repository, and spawn the workers of these, None for all; needs no running loop.
 
-        Nothing is raised and nothing is told before `loads.begin`.
+        Nothing is raised and nothing is told before `reconciler.begin`.
         """
         known = self._repository.names()
         for name in known:
@@ -148,9 +174,9 @@ class Catalogue:
         wanted = known if names is None else set(names)
         for name in known:
             if name in wanted:
-                self.loads.spawn(self._entries[name])
+                self.reconciler.spawn(self._entries[name])
             elif self._policy.on_demand:
-                self.loads.note_resting(self._entries[name])
+                self.reconciler.note_resting(self._entries[name])
             else:
                 self._repository.note(name)
 
@@ -164,13 +190,13 @@ class Catalogue:
         if name not in self._entries and name not in await asyncio.to_thread(self._repository.names):
             msg = f"failed to load '{clip(name)}', failed to poll from model repository"
             raise GeartrainError(Code.NOT_FOUND, msg)
-        await self.loads.load(self._entry(name), anew=anew)
+        await self.reconciler.load(self._entry(name), anew=anew)
 
     async def unload(self, name: str) -> None:
         """Take a model out of service; return when its requests have ended. Raises `GeartrainError`: `NOT_FOUND`."""
         entry = self.entry(name)
         noting = asyncio.ensure_future(asyncio.to_thread(self._repository.note, name))
-        await self.loads.unload(entry)
+        await self.reconciler.unload(entry)
         await noting
 
     async def remove(self, name: str) -> None:
@@ -181,7 +207,7 @@ class Catalogue:
         if name not in self._entries:
             return
         entry = self._entries[name]
-        await self.loads.unload(entry)
+        await self.reconciler.unload(entry)
         if not entry.loading.tasks and not entry.is_wanted:
             del self._entries[name]
 
@@ -189,7 +215,7 @@ class Catalogue:
         if name not in self._entries:
             entry = self._entries[name] = ModelEntry(name, keep=self._keep)
             if self._policy.wakes:
-                entry.waking = Waking(lambda: self.loads.wake(entry), limit=max(1, self._policy.waiting))
+                entry.waking = Waking(lambda: self.reconciler.wake(entry), limit=max(1, self._policy.waiting))
         return self._entries[name]
 
     async def _make_room(self, entry: ModelEntry) -> None:

@@ -6,34 +6,27 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
-from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.texts import TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
-from geartrain.domain.signature.types import Signature
-from geartrain.service.durable.durability import Durability, NotDurable
-from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
+from geartrain.service.durable.durability import Durability
+from geartrain.service.models.admission import Admission, Interface, NewPrediction
 from geartrain.service.models.durable import create_durable
-from geartrain.service.models.interface import Interface
-from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.predictions import Executions, Predictions
-from geartrain.service.models.replicas import SpawnReplica
-from geartrain.service.models.restarts import RestartPolicy
-from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
-from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import (
     CLOCKS,
     DEFAULT_MAX_OUTPUT,
@@ -44,10 +37,16 @@ from geartrain.service.scheduling.context import (
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 from geartrain.service.scheduling.scheduler import Scheduler
-from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
-from geartrain.service.statistics import Counts
+from geartrain.service.scheduling.tracing import telling, traces_of
+from geartrain.service.statistics import Counts, DeployedMetrics
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+from geartrain.service.workers.pool import HealthReport, RestartPolicy, SpawnReplica, StartPolicy, WorkerPool
+from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature.openai_model import OpenAIModel
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -89,6 +88,7 @@ class DeploymentSettings:
     user_agent: str | None = None  # of the requests for input files
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
+    openai: OpenAISettings = USUAL_OPENAI
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
@@ -105,11 +105,11 @@ class OutboundPort(Protocol):
     """The outside world, as the predictions of all models of a server reach it."""
 
     @property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
 
     @property
-    def durability(self) -> Durability | NotDurable:
+    def durability(self) -> Durability | None:
         """The store that outlives the server, if there is one."""
 
     @property
@@ -157,19 +157,24 @@ class Deployment:
         self.loaded = asyncio.Event()  # the interface is known
         self.executions = Executions()
         self.outbound = outbound
-        self.workers = Workers(
-            _warming_up(spawn, settings, outbound),
+        self.workers = WorkerPool(
+            spawn,
             self,
-            replicas=settings.replicas,
-            restarts=settings.restarts,
+            policy=StartPolicy(
+                replicas=settings.replicas,
+                time_limit=settings.setup_timeout,
+                warm_up=warm_up_of(settings, outbound) if _has_warm_up(settings) else None,
+                restarts=settings.restarts,
+            ),
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
             labels={"model": record.name, "version": record.number},
             clock=clocks.wall,
         )
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
-        self._on_setup_output = on_setup_output
+        self.on_setup_output = on_setup_output
         self._admission: Admission | None = None
+        self._openai: OpenAIModel | None = None
         self._closing: asyncio.Task[None] | None = None
         context = RunContext(
             outputs=lambda: outbound.outputs,
@@ -194,7 +199,7 @@ class Deployment:
 
     async def start(self) -> None:
         """Wait until the workers, which have been spawned, are ready; raise `ModelSetupError` if none can be."""
-        await self.workers.start(time_limit=self.settings.setup_timeout)
+        await self.workers.start()
 
     async def close(self, grace: float | None) -> None:
         """Admit nothing more, wait until what runs is over, and end the workers. A second caller waits for the first.
@@ -242,7 +247,7 @@ class Deployment:
         if new.id is not None:
             self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after, principal=new.principal)
             durability = self.outbound.durability
-            if isinstance(durability, Durability):
+            if durability is not None:
                 return create_durable(self, durability, new, values=values)
         if self.executions.is_closed:
             noun = self.settings.noun
@@ -256,7 +261,7 @@ class Deployment:
             else:
                 execution.prepare(values, new.attachments)
             if new.webhook is not None:
-                with self.scheduler.context.traces.telling(new.request):
+                with telling(self.scheduler.context.traces, new.request):
                     self.webhooks().follow(execution.prediction, new.webhook)
         except BaseException:
             self.undo(execution)
@@ -286,7 +291,7 @@ class Deployment:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = make(scheduler, prediction, item, ticket=ticket)
-        if context.traces is not NO_TRACES:
+        if context.traces is not None:
             try:
                 execution.begin_trace()
             except BaseException:
@@ -326,6 +331,20 @@ class Deployment:
         """Number of predictions that can run at once; raises `NOT_READY` before the model is loaded."""
         return self.workers.permits.size or self.interface.info.slots * self.settings.replicas
 
+    @property
+    def text_counts(self) -> TextCounts:
+        """Counts of the texts that protocols for texts have given."""
+        return self.scheduler.context.counts.text_counts()
+
+    @property
+    def openai(self) -> OpenAIModel:
+        """The model as clients of OpenAI's API see it; raises `NOT_READY` before the model is loaded."""
+        if self._openai is None:
+            from geartrain.domain.signature.openai_model import openai_model  # late: most servers get no such request
+
+            self._openai = openai_model(self.interface.signature, self.settings.openai)
+        return self._openai
+
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
         return await self.workers.report(is_free=lambda: self.scheduler.has_capacity)
@@ -337,12 +356,11 @@ class Deployment:
         if self._admission is not None and self._admission.interface.info == info:
             return
         interface = Interface(info)
+        self._openai = None
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,
-            input_files=self.outbound.input_files(info.signature, self.settings.user_agent)
-            if takes_files
-            else NoInputFiles(),
+            input_files=self.outbound.input_files(info.signature, self.settings.user_agent) if takes_files else None,
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
@@ -356,15 +374,11 @@ class Deployment:
         elif health is not Health.STARTING:
             self.scheduler.refuse_all()
 
-    def on_setup_output(self, _source: LogSource, data: str) -> None:
-        """Pass it on."""
-        self._on_setup_output(data)
 
-
-def _warming_up(spawn: SpawnReplica, settings: DeploymentSettings, outbound: OutboundPort) -> SpawnReplica:
-    """Create the spawner of workers that check the model's examples and run its warm-up, if it has any."""
+def _has_warm_up(settings: DeploymentSettings) -> bool:
+    """True if workers check examples or settings of the model before they are ready."""
     examples = settings.examples
-    return warm_up_of(settings, outbound).spawning(spawn) if examples.inputs or examples.shown else spawn
+    return bool(examples.inputs or examples.shown) or settings.openai is not USUAL_OPENAI
 
 
 def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
@@ -372,6 +386,7 @@ def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
     examples = settings.examples
     return WarmUp(
         examples=examples,
+        openai=settings.openai,
         input_files=lambda signature: outbound.input_files(signature, settings.user_agent, root=examples.root),
         new_folder=outbound.new_folder,
     )

@@ -6,79 +6,24 @@ import asyncio
 import functools
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import Claim, ClaimResult, Key, Row, Submission
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
-from geartrain.service.durable.runs import DurableRun
-from geartrain.service.models.admission import Admission, NewPrediction
-from geartrain.service.scheduling.durable import DurableExecution
+from geartrain.service.durable.runs import DurableExecution, DurableRun
+from geartrain.service.models.admission import NewPrediction
 from geartrain.service.scheduling.failures import log_end
-from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachment, Attachments
+from geartrain.service.scheduling.files import Attachment, Attachments
+from geartrain.service.scheduling.tracing import telling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from geartrain.domain.predictions.ledger import Retry
-    from geartrain.service.models.predictions import Executions
-    from geartrain.service.models.workers import Workers
-    from geartrain.service.ports import AttachmentStorePort
-    from geartrain.service.scheduling.scheduler import Scheduler
-    from geartrain.service.webhooks import Webhooks
-
-
-class _Outbound(Protocol):
-    def new_attachments(self) -> AttachmentStorePort:
-        """Create the store for the files of one request."""
-
-
-class _Settings(Protocol):
-    @property
-    def noun(self) -> str:
-        """Name of its runs in messages."""
-
-    @property
-    def retry(self) -> Retry:
-        """True if they run again after their server was lost."""
-
-
-class DeploymentPort(Protocol):
-    """The deployment of a durable prediction."""
-
-    name: str
-    version: str
-    executions: Executions
-    scheduler: Scheduler
-    workers: Workers
-
-    @property
-    def settings(self) -> _Settings:
-        """Settings of the deployment."""
-
-    @property
-    def outbound(self) -> _Outbound:
-        """The outside world."""
-
-    @property
-    def admission(self) -> Admission:
-        """The check of requests."""
-
-    def admit(self, new: NewPrediction, echo: bytes, make: Callable[..., DurableExecution]) -> DurableExecution:
-        """Give a prediction its place."""
-
-    def undo(self, execution: DurableExecution) -> None:
-        """Take back an admission that failed."""
-
-    def webhooks(self) -> Webhooks:
-        """Sender of its webhooks."""
-
+    from geartrain.service.models.deployment import Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +66,7 @@ def read_request(request: bytes) -> StoredRequest:
     return _decode(request)
 
 
-def key_of(deployment: DeploymentPort, prediction_id: str) -> Key:
+def key_of(deployment: Deployment, prediction_id: str) -> Key:
     """Return the key of a prediction's row."""
     return Key(table_of(deployment.name, deployment.settings.noun), prediction_id)
 
@@ -132,7 +77,7 @@ def table_of(model: str, noun: str) -> str:
 
 
 def create_durable(
-    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, values: dict[str, Any] | None
+    deployment: Deployment, durability: Durability, new: NewPrediction, *, values: dict[str, Any] | None
 ) -> Prediction:
     """Create a live prediction that begins when its row is written. Raises as `Deployment.create`.
 
@@ -151,7 +96,7 @@ def create_durable(
 
 
 def resume(
-    deployment: DeploymentPort, durability: Durability, row: Row, *, stored: StoredRequest, attachments: Attachments
+    deployment: Deployment, durability: Durability, row: Row, *, stored: StoredRequest, attachments: Attachments | None
 ) -> DurableRun:
     """Make a prediction live again that was taken over. Raises as `Deployment.create`."""
     new = NewPrediction(
@@ -179,7 +124,7 @@ def resume(
     return run
 
 
-def _admit(deployment: DeploymentPort, durability: Durability, new: NewPrediction) -> DurableRun:
+def _admit(deployment: Deployment, durability: Durability, new: NewPrediction) -> DurableRun:
     """Give a prediction its place, where it waits for its row."""
     if deployment.executions.is_closed:
         noun = deployment.settings.noun
@@ -199,7 +144,7 @@ def _admit(deployment: DeploymentPort, durability: Durability, new: NewPredictio
 
 
 def _begin(
-    deployment: DeploymentPort,
+    deployment: Deployment,
     durability: Durability,
     new: NewPrediction,
     *,
@@ -209,9 +154,9 @@ def _begin(
     """Run what has its row now."""
     try:
         if new.webhook is not None and new.webhook.events:
-            with deployment.scheduler.context.traces.telling(run.prediction.record.request):
-                telling = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
-            durability.follow(run.key, telling)
+            with telling(deployment.scheduler.context.traces, run.prediction.record.request):
+                told = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
+            durability.follow(run.key, told)
         run.execution.go_on(values, new.attachments)
     except Exception as error:  # whatever it is, it is the end of the prediction, which has a row
         logger.exception("a prediction could not be begun")
@@ -219,7 +164,7 @@ def _begin(
 
 
 def _ask(
-    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, run: DurableRun
+    deployment: Deployment, durability: Durability, new: NewPrediction, *, run: DurableRun
 ) -> asyncio.Future[ClaimResult]:
     """Ask for the row. Raises `GeartrainError` as the store does of what it never takes."""
     prediction = run.prediction
@@ -234,21 +179,27 @@ def _ask(
     )
     if not new.accepted:
         return durability.store.ledger.claim(claim)
-    if new.attachments.files:
-        return asyncio.ensure_future(_ask_with_files(deployment, durability, new, claim=claim))
+    if new.attachments is not None and new.attachments.files:
+        attached = new.attachments.files
+        return asyncio.ensure_future(_ask_with_files(deployment, durability, new, claim=claim, attached=attached))
     return _accept(deployment, durability, new, claim=claim)
 
 
 async def _ask_with_files(
-    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, claim: Claim
+    deployment: Deployment,
+    durability: Durability,
+    new: NewPrediction,
+    *,
+    claim: Claim,
+    attached: tuple[Attachment, ...],
 ) -> ClaimResult:
-    """Have what is stored have the content of the files that came with the request."""
-    files = await asyncio.to_thread(_read_files, new.attachments.files)
+    """Ask for a row that has the content of the files that came with the request."""
+    files = await asyncio.to_thread(_read_files, attached)
     return await _accept(deployment, durability, new, claim=claim, files=files)
 
 
 def _accept(
-    deployment: DeploymentPort,
+    deployment: Deployment,
     durability: Durability,
     new: NewPrediction,
     *,
@@ -265,13 +216,13 @@ def _accept(
     return durability.store.ledger.accept(claim, submission)
 
 
-def _secrets(deployment: DeploymentPort, new: NewPrediction) -> list[str]:
+def _secrets(deployment: Deployment, new: NewPrediction) -> list[str]:
     """Return the inputs of a request that are secrets."""
     secrets = deployment.admission.secrets
     return sorted(set(secrets) & _decode_members(new.input).keys()) if secrets else []
 
 
-def _check_secrets(deployment: DeploymentPort, durability: Durability, new: NewPrediction) -> None:
+def _check_secrets(deployment: Deployment, durability: Durability, new: NewPrediction) -> None:
     """Raise `INVALID_INPUT` for secrets that would be stored in the clear."""
     if durability.settings.has_key:
         return
@@ -288,10 +239,10 @@ def _read_files(files: tuple[Attachment, ...]) -> tuple[_StoredFile, ...]:
     )
 
 
-async def restore_files(deployment: DeploymentPort, stored: StoredRequest) -> Attachments:
+async def restore_files(deployment: Deployment, stored: StoredRequest) -> Attachments | None:
     """Write the files that came with a request again, for its run. Raises `GeartrainError` as the disk does."""
     if not stored.files:
-        return NO_ATTACHMENTS
+        return None
     store = deployment.outbound.new_attachments()
 
     def write() -> tuple[Attachment, ...]:

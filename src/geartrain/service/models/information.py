@@ -10,7 +10,7 @@ from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.domain.remote.progress import Download
 from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.version import Version
+from geartrain.service.models.entry import Version
 from geartrain.service.models.waking import ModelAsleepError
 
 _FAULTY: Final = frozenset({VersionState.FAILED, VersionState.REFUSED})

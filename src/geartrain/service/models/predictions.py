@@ -3,16 +3,165 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import time
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE, Principal
-from geartrain.service.models.holders import Holder, Holders
-from geartrain.service.models.recent import RecentPredictions
 from geartrain.service.scheduling.execution import Execution
+
+if TYPE_CHECKING:
+    from geartrain.domain.predictions.prediction import Prediction
+    from geartrain.service.scheduling.execution import Execution
+
+
+class Holder(StrEnum):
+    """A client's part in a prediction."""
+
+    WAITING = "waiting"  # for the answer at the end of the run
+    READING = "reading"  # events of a stream
+    RECONNECTING = "reconnecting"  # reading the events of a stream that it made by PUT: it may come back with the id
+    TOLD = "told"  # answered with 202: it may ask for the prediction
+
+
+class OnLeave(StrEnum):
+    """The effect of a closed connection on a prediction without further holders."""
+
+    CANCEL = "cancel"
+    CANCEL_LATER = "cancel later"  # unless another client joins during the grace period
+    GO_ON = "go on"  # the holder stays one
+
+
+RULES: Final[dict[Holder, OnLeave]] = {
+    Holder.WAITING: OnLeave.CANCEL,
+    Holder.READING: OnLeave.CANCEL_LATER,
+    Holder.RECONNECTING: OnLeave.GO_ON,
+    Holder.TOLD: OnLeave.GO_ON,
+}
+
+
+class Holders:
+    """The number of holders of each live prediction of one model.
+
+    Nothing is stored for a prediction with one holder, its creator: that is nearly every prediction.
+    """
+
+    def __init__(self, live: dict[str, Execution]) -> None:
+        """`live` are the executions by the id of their prediction."""
+        self._live = live
+        self.counts: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # of predictions without a holder, until their grace ends
+
+    def join(self, prediction: Prediction) -> None:
+        """Add a holder that did not create the prediction. A prediction that has ended takes none."""
+        if self._execution(prediction) is None:
+            return
+        timer = self._timers.pop(prediction.id, None)
+        if timer is not None:
+            timer.cancel()
+        self.counts[prediction.id] = self.counts.get(prediction.id, 1) + 1
+
+    def leave(self, prediction: Prediction, holder: Holder, grace: float = 0.0) -> None:
+        """Apply the rule of a holder whose connection has closed; `grace` in seconds, for `CANCEL_LATER`."""
+        rule = RULES[holder]
+        execution = self._execution(prediction)
+        if rule is OnLeave.GO_ON or execution is None:
+            return
+        left = self.counts.get(prediction.id, 1) - 1
+        if left:
+            self.counts[prediction.id] = left
+        elif rule is OnLeave.CANCEL or grace <= 0:
+            execution.abandon()
+        else:
+            self.counts[prediction.id] = 0
+            self._timers[prediction.id] = asyncio.get_running_loop().call_later(grace, execution.abandon)
+
+    def forget(self, prediction_id: str) -> None:
+        """Remove what is stored for a prediction that is about to end. Needless while there are no `counts`."""
+        self.counts.pop(prediction_id, None)
+        timer = self._timers.pop(prediction_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _execution(self, prediction: Prediction) -> Execution | None:
+        """Return the execution of exactly this prediction; None if it has ended."""
+        execution = self._live.get(prediction.id)
+        return execution if execution is not None and execution.prediction is prediction else None
+
+
+MAX_RECENT: Final = 1_000
+MAX_BYTES: Final = 64 * 1024**2  # of memory in all; the latest prediction is kept even if it alone takes more
+
+_LEAST_WAIT: Final = 0.05  # seconds between two runs of the timer
+
+
+class RecentPredictions:
+    """The latest finished predictions, oldest first."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._recent: OrderedDict[str, tuple[float, int, Prediction]] = OrderedDict()
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None  # one for all: it lets go of the oldest
+
+    def add(self, prediction: Prediction) -> None:
+        """Keep a prediction that is over, or about to be: it is measured at its end. Older ones make room for it."""
+        if self._seconds <= 0:
+            return
+        self._drop(prediction.id)
+        self._recent[prediction.id] = (self._clock() + self._seconds, 0, prediction)
+        if prediction.is_terminal:
+            self._measure(prediction)
+        else:
+            prediction.log.listen_for_end(functools.partial(self._measure, prediction))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._on_time_up)
+
+    def find(self, prediction_id: str) -> Prediction | None:
+        """Return the prediction of that id if it is still there."""
+        self._tidy()
+        entry = self._recent.get(prediction_id)
+        return None if entry is None else entry[2]
+
+    def _measure(self, prediction: Prediction) -> None:
+        """Count what a prediction takes, now that it has ended."""
+        entry = self._recent.get(prediction.id)
+        if entry is None or entry[2] is not prediction:
+            return
+        size = prediction.kept_size
+        self._recent[prediction.id] = (entry[0], size, prediction)
+        self._bytes += size
+        self._tidy()
+
+    def _on_time_up(self) -> None:
+        self._tidy()
+        self._timer = None
+        if self._recent:
+            expires = next(iter(self._recent.values()))[0]
+            wait = max(expires - self._clock(), _LEAST_WAIT)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._on_time_up)
+
+    def _tidy(self) -> None:
+        now = self._clock()
+        while self._recent:
+            expires, _, prediction = next(iter(self._recent.values()))
+            count = len(self._recent)
+            if expires > now and count <= MAX_RECENT and (self._bytes <= MAX_BYTES or count == 1):
+                return
+            self._drop(prediction.id)
+
+    def _drop(self, prediction_id: str) -> None:
+        entry = self._recent.pop(prediction_id, None)
+        if entry is not None:
+            self._bytes -= entry[1]
+
 
 MAX_ID: Final = 1024  # characters
 _ID_BYTES: Final = 16

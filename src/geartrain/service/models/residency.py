@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from geartrain.service.models.entry import ModelEntry
-from geartrain.service.models.loads import Loads
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.models.reconciler import Reconciler
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Residency:
     def __init__(
         self,
         entries: Mapping[str, ModelEntry],
-        loads: Loads,
+        reconciler: Reconciler,
         policy: ResidencyPolicy,
         *,
         measure: Callable[[str], int],
@@ -67,7 +67,7 @@ class Residency:
         `steady` cannot be set. When `clock` was, every model counts as used at that moment.
         """
         self._entries = entries
-        self._loads = loads
+        self._reconciler = reconciler
         self._policy = policy
         self._measure = measure
         self._clock = clock
@@ -129,7 +129,7 @@ class Residency:
         for entry in self._loaded():
             unused = now - self._last_use(entry, now)
             if unused >= self._policy.idle:
-                self._loads.rest(entry, f"no work for {unused:.0f} s")
+                self._reconciler.rest(entry, f"no work for {unused:.0f} s")
         if self._policy.max_memory == inf:
             return
         loaded = self._loaded()
@@ -147,7 +147,7 @@ class Residency:
         now = self._clock()
         for entry in sorted(entries, key=lambda each: self._last_use(each, now)):
             if is_idle(entry):
-                self._loads.rest(entry, "its memory is needed")
+                self._reconciler.rest(entry, "its memory is needed")
                 leaving = {end for version in entry.versions.values() for end in version.leaving}
                 if leaving:
                     await asyncio.wait(leaving)
@@ -189,4 +189,5 @@ class Residency:
 
 def is_idle(entry: ModelEntry) -> bool:
     """True if a model has no work: no live prediction, no waiting request, no running load."""
-    return entry.loading.is_idle and not (entry.predictions.live or entry.waking.waiting)
+    waiting = 0 if entry.waking is None else entry.waking.waiting
+    return entry.loading.is_idle and not (entry.predictions.live or waiting)

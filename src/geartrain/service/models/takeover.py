@@ -19,9 +19,7 @@ from geartrain.domain.predictions.ledger import (
     TakenOver,
     Verdict,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord, Webhook
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import encode_end
 from geartrain.service.durable.runs import DurableRun
@@ -137,7 +135,8 @@ class Takeover:
         try:
             run = resume(deployment, self._durability, row, stored=stored, attachments=attachments)
         except GeartrainError as error:
-            await attachments.folder.remove()
+            if attachments is not None:
+                await attachments.folder.remove()
             if error.code not in _REFUSED_FOR_GOOD:
                 raise
             await self._fail(taken, webhook, error.message)

@@ -11,7 +11,7 @@ from typing import Any
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.workers.pool import ModelSetupError
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 
 T = TypeVar("T")
 
@@ -40,16 +40,18 @@ class Waking:
 
 
 class ModelAsleepError(GeartrainError):
-    """A model rests, or is on its way back: who wants to wait for it calls `wait`, and asks again then."""
+    """A model rests, or is on its way back: a caller that waits for it calls `wait`, and asks again then."""
 
-    def __init__(self, name: str, waking: Waking) -> None:
+    def __init__(self, name: str, waking: Waking | None) -> None:
         super().__init__(
             Code.NOT_READY, f"The model '{name}' is loaded when a prediction asks for it; it is not loaded now."
         )
         self._waking = waking
 
     async def wait(self, time_limit: float | None = None) -> None:
-        """See `Waking.wait`."""
+        """See `Waking.wait`. Raises `NOT_READY` where requests load no models."""
+        if self._waking is None:
+            raise GeartrainError(Code.NOT_READY, "The model is not loaded.")
         await self._waking.wait(time_limit)
 
 
@@ -64,12 +66,3 @@ async def when_loaded(ask: Callable[[], T], time_limit: float | None = None) -> 
         except ModelAsleepError as asleep:
             waiting = asleep
         await waiting.wait(time_limit)
-
-
-async def _never() -> None:
-    """There is nothing to be loaded."""
-    raise GeartrainError(Code.NOT_READY, "The model is not loaded.")
-
-
-NO_WAKING: Final = Waking(_never)
-"""Of a model that is not loaded by requests."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, ItemEvent, Outcome, Succeeded
+from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
-from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import CANCELED, Execution
-from geartrain.service.scheduling.pace import Pace
 from geartrain.service.scheduling.permits import Permit
-from geartrain.service.scheduling.tracing import NO_TRACE, NO_TRACES, Seat
+from geartrain.service.scheduling.tracing import Seat
+
+if TYPE_CHECKING:
+    from geartrain.service.scheduling.scheduler import Scheduler
 
 SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -30,26 +31,6 @@ _Part = tuple[Execution, Outcome, Sequence[FileRef]]
 """A member that is over, how, and the files of its output."""
 
 
-class CallOwner(Protocol):
-    """The scheduler, as a call needs it."""
-
-    context: RunContext
-    is_batching: bool  # true if the model takes several predictions in one call
-    pace: Pace
-
-    def release(self, call: Call) -> None:
-        """The slot of a call may take the next one."""
-
-    def on_call_ended(self, call: Call) -> None:
-        """All members of a call have ended, and its slot is still in use, perhaps for good."""
-
-    def is_followed(self, call: Call) -> bool:
-        """True if another call was prefetched on its slot, which the worker has begun when this one is over."""
-
-    def requeue(self, call: Call, members: Sequence[Execution]) -> None:
-        """A call has not begun and never will; its members wait again."""
-
-
 class Call:
     """Hears the worker (`CallListener`), and tells each member its part.
 
@@ -63,8 +44,8 @@ class Call:
         "_began_at",
         "_is_prefetched",
         "_members",
-        "_owner",
         "_predict_time",
+        "_scheduler",
         "_since",
         "_timer",
         "call_id",
@@ -77,7 +58,7 @@ class Call:
 
     def __init__(
         self,
-        owner: CallOwner,
+        scheduler: Scheduler,
         permit: Permit,
         members: Sequence[Execution],
         *,
@@ -96,7 +77,7 @@ class Call:
             self.rows = sum([member.item.rows for member in members])
             self._members = dict(enumerate(members))
         self.state = _ASSIGNED
-        self._owner = owner
+        self._scheduler = scheduler
         self._began_at = 0.0  # until it is known
         self._since = 0.0  # the same moment on the clock that cannot be set
         self.took = 0.0  # seconds, once its run is over
@@ -113,7 +94,7 @@ class Call:
         """
         self._began_at = at
         if at:
-            self._since = self._owner.context.steady()
+            self._since = self._scheduler.context.steady()
         members = self._members
         items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
         self.permit.worker.run(
@@ -134,9 +115,9 @@ class Call:
 
     def cancel(self, member: Execution) -> None:
         """Cancel a member of a call that runs."""
-        if self._owner.is_batching:
+        if self._scheduler.is_batching:
             self._remove(member)
-            member.end(CANCELED, at=self._owner.context.clock())
+            member.end(CANCELED, at=self._scheduler.context.clock())
             if not self._members:
                 self._stop()
         elif member.state is ExecutionState.RUNNING:
@@ -164,7 +145,7 @@ class Call:
 
     def _limit_stop(self) -> None:
         """Kill the worker if the call does not stop in time."""
-        grace = self._owner.context.cancel_grace
+        grace = self._scheduler.context.cancel_grace
         if grace is not None:
             self._timer = asyncio.get_running_loop().call_later(grace, self._kill, grace)
 
@@ -190,14 +171,14 @@ class Call:
             self._limit_stop()
             return
         self.state = _to_running(self.state)
-        owner = self._owner
-        at = self._began_at = self._began_at or owner.context.clock()
-        self._since = self._since or owner.context.steady()
-        if owner.context.traces is not NO_TRACES:
+        scheduler = self._scheduler
+        at = self._began_at = self._began_at or scheduler.context.clock()
+        self._since = self._since or scheduler.context.steady()
+        if scheduler.context.traces is not None:
             self._seat_members()
         for member in self._members.values():
             member.begin(at)
-        if owner.is_batching:
+        if scheduler.is_batching:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
                 member.prediction.apply(size)
@@ -206,46 +187,33 @@ class Call:
         """Tell the traces of the members where they run, and with whom."""
         members, permit = self._members.values(), self.permit
         pid = next(iter(permit.worker.pids), 0)
-        runs = [member.trace.run for member in members if member.trace is not NO_TRACE]
-        for member in members:
-            others = tuple(run for run in runs if run is not member.trace.run)
-            member.trace.seat(Seat(permit.slot, pid, self.size, self.rows, others))
+        traces = [member.trace for member in members if member.trace is not None]
+        for trace in traces:
+            others = tuple(each.run for each in traces if each is not trace)
+            trace.seat(Seat(permit.slot, pid, self.size, self.rows, others))
 
     def on_unstarted(self) -> None:
         """Give the members back to the queue."""
         self._step(CallState.UNSTARTED)
         members = list(self._members.values())
         self._members.clear()
-        self._owner.requeue(self, members)
+        self._scheduler.requeue(self, members)
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """Give a chunk of output to its member."""
-        member = self._members.get(item)
+    def on_event(self, report: ItemEvent) -> None:
+        """Pass a report to its member, or to all members."""
+        member = self._members.get(report.item)
         if member is not None:
-            member.on_output(chunk, files)
-        elif files:
-            self.discard(files)
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """Give text that was written to its member, or to all members."""
-        for member in self._addressees(item):
-            member.on_log(source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """Give a metric to its member, or to all members."""
-        for member in self._addressees(item):
-            member.on_metric(metric)
-
-    def _addressees(self, item: int) -> list[Execution]:
-        if item == ALL:
-            return list(self._members.values())
-        member = self._members.get(item)
-        return [] if member is None else [member]
+            member.on_event(report)
+        elif report.item == ALL:
+            for each in tuple(self._members.values()):
+                each.on_event(report)
+        elif report.files:
+            self.discard(report.files)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
         """End members. With `idle` the slot has its next call before any of them hears of it."""
-        owner, members = self._owner, self._members
-        at = owner.context.clock()
+        scheduler, members = self._scheduler, self._members
+        at = scheduler.context.clock()
         over: list[_Part] = []
         has_files = False  # to deliver, or still on their way
         for end in ends:
@@ -257,21 +225,21 @@ class Call:
                 has_files = self._end_rest(end, over) or has_files
             else:
                 over.append((member, outcome, end.files))
-                if end.files or member.delivery.is_pending:
+                if end.files or (member.delivery is not None and member.delivery.is_pending):
                     has_files = True
         if self.state in _IN_RUN and (idle or not members):
             self._count()
         if idle:
             if self._timer is not None:
                 self._timer.cancel()
-            if not has_files or owner.is_batching or owner.is_followed(self):
+            if not has_files or scheduler.is_batching or scheduler.is_followed(self):
                 self.state = _to_over(self.state)
-                owner.release(self)
+                scheduler.release(self)
             else:
                 self._step(_DELIVERING)
         elif not members and self.state is not _ENDED:
             self._step(_ENDED)
-            owner.on_call_ended(self)
+            scheduler.on_call_ended(self)
         for member, outcome, files in over:
             member.end(outcome, files, at=at)
 
@@ -288,7 +256,7 @@ class Call:
         rest = tuple(self._members.values())
         over += [(member, outcome, ()) for member in rest]
         self._members.clear()
-        return any(member.delivery.is_pending for member in rest)
+        return any(member.delivery is not None and member.delivery.is_pending for member in rest)
 
     def on_idle(self) -> None:
         """Free the slot: the run has ended, after all members of the call."""
@@ -298,13 +266,13 @@ class Call:
         if self._timer is not None:
             self._timer.cancel()
         self.state = _to_over(self.state)
-        self._owner.release(self)
+        self._scheduler.release(self)
 
     def _count(self) -> None:
-        owner = self._owner
-        took = self.took = owner.context.steady() - self._since
-        owner.pace.note(took / self.size)
-        counts = owner.context.counts
+        scheduler = self._scheduler
+        took = self.took = scheduler.context.steady() - self._since
+        scheduler.pace.note(took / self.size)
+        counts = scheduler.context.counts
         counts.runs += 1
-        if owner.is_batching:
+        if scheduler.is_batching:
             counts.add_batch(self.rows, took, predict_time=self._predict_time)

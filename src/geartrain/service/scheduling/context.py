@@ -1,7 +1,8 @@
-"""The ports and settings that executions and calls of one scheduler share."""
+"""The ports, settings, clocks and timers that executions and calls of one scheduler share."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable
@@ -10,13 +11,39 @@ from typing import Final, NamedTuple
 import msgspec
 
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.inference import LONGEST_TIMEOUT
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
-from geartrain.service.scheduling.tracing import NO_TRACES, TracesPort
+from geartrain.service.scheduling.tracing import ModelTraces
 from geartrain.service.statistics import Counts
 
 DEFAULT_MAX_OUTPUT: Final = 256 * 1024**2
 NO_OUTPUT_LIMIT: Final = sys.maxsize
+SHORTEST_TIMEOUT: Final = 0.0005  # seconds; uvloop's timers count milliseconds, and round less than this to 0
+
+
+class TimeLimit:
+    """A timer that holds its own end.
+
+    uvloop's handles for less than half a millisecond have no `when()`, so no handle is asked for it.
+    """
+
+    __slots__ = ("_handle", "ends_at")
+
+    def __init__(self, seconds: float, on_expiry: Callable[..., None], *args: object) -> None:
+        """Call `on_expiry` with `args` in `seconds`: at least 0, at most `LONGEST_TIMEOUT`."""
+        seconds = min(max(0.0, seconds), LONGEST_TIMEOUT)
+        self.ends_at = time.monotonic() + seconds
+        self._handle = asyncio.get_running_loop().call_later(seconds, on_expiry, *args)
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until its end, at least 0."""
+        return max(0.0, self.ends_at - time.monotonic())
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        self._handle.cancel()
 
 
 def no_folder() -> FolderPort:
@@ -48,7 +75,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
 
     outputs: Callable[[], OutputsPort]
     counts: Counts
-    input_files: Callable[[], InputFilesPort]
+    input_files: Callable[[], InputFilesPort | None]
     gives_tensors: Callable[[], bool]  # true if outputs of a request with tensors are packed
     cancel_grace: float | None = None  # time that a run may ignore a cancel before its worker is killed
     max_output_size: int = NO_OUTPUT_LIMIT  # bytes of the outputs of a run, beyond which it is canceled and fails
@@ -57,4 +84,4 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     on_print: OnPrint = no_mirror
     clock: Callable[[], float] = time.time  # seconds since the epoch
     steady: Callable[[], float] = time.monotonic  # seconds on a clock that cannot be set: how long calls take
-    traces: TracesPort = NO_TRACES
+    traces: ModelTraces | None = None  # None: nothing is traced

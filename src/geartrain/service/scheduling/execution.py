@@ -6,30 +6,36 @@ import functools
 import logging
 import time
 from collections.abc import Hashable, Sequence
-from typing import Any, Final, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import INLINE, Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.calls import (
+    INLINE,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEvent,
+    ItemInput,
+    Outcome,
+    Succeeded,
+)
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.scheduling.context import RunContext
-from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
+from geartrain.service.scheduling.context import TimeLimit
 from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
-from geartrain.service.scheduling.preparation import (
-    NO_ATTACHMENTS,
-    NO_PREPARATION,
-    Attachments,
-    NoPreparation,
-    Preparation,
-)
-from geartrain.service.scheduling.time_limit import TimeLimit
-from geartrain.service.scheduling.tracing import NO_TRACE, TracePort
+from geartrain.service.scheduling.files import Attachments, Delivery, Preparation
 from geartrain.service.statistics import Fault
+
+if TYPE_CHECKING:
+    from geartrain.service.scheduling.call import Call
+    from geartrain.service.scheduling.scheduler import Scheduler
+    from geartrain.service.scheduling.tracing import PredictionTrace
 
 CANCELED = Canceled()
 ABANDONED: Final = Canceled()  # because its last client has left; compared by identity
@@ -79,74 +85,6 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
 NO_TICKET: Final = Ticket()  # ticket of a prediction alone in its call, without requests of its client
 
 
-class CallPort(Protocol):
-    """The call that an execution is a member of."""
-
-    @property
-    def is_debugged(self) -> bool:
-        """True if a person may have stopped its run in a debugger."""
-
-    def withdraw(self, member: Execution) -> None:
-        """Take a member out of a call that has not begun."""
-
-    def cancel(self, member: Execution) -> None:
-        """Cancel a member of a call that runs."""
-
-    def discard(self, files: Sequence[FileRef]) -> None:
-        """Release the files of an output."""
-
-    def on_member_over(self) -> None:
-        """A member is about to reach its terminal state."""
-
-
-class QueuePort(Protocol):
-    """Queue of executions."""
-
-    def place_of(self, execution: Execution) -> int:
-        """Return the place of one that waits, 1 for the next one."""
-
-
-class SchedulerPort(Protocol):
-    """The scheduler of an execution."""
-
-    context: RunContext
-    waiting: int
-
-    @property
-    def pending(self) -> QueuePort:
-        """Queue of executions that wait for a call."""
-
-    def submit(self, execution: Execution) -> None:
-        """Run an execution that is ready, or have it wait for a call."""
-
-    def leave(self, execution: Execution) -> None:
-        """Take an execution out of the queue."""
-
-    def on_over(self, execution: Execution) -> None:
-        """An execution is about to reach its terminal state."""
-
-
-class _NoCall:
-    """In place of a call, for an execution that has none."""
-
-    is_debugged = False
-
-    def withdraw(self, member: Execution) -> None:
-        """Do nothing: there is no call to leave."""
-
-    def cancel(self, member: Execution) -> None:
-        """Do nothing: there is no run to cancel."""
-
-    def discard(self, files: Sequence[FileRef]) -> None:
-        """Do nothing: there are no files."""
-
-    def on_member_over(self) -> None:
-        """Do nothing: a single execution has no waiter."""
-
-
-_NO_CALL = _NoCall()
-
-
 class Execution:
     """Moves one prediction through the states of `EXECUTION_STEPS`, and writes its log.
 
@@ -172,7 +110,7 @@ class Execution:
         "trace",
     )
 
-    def __init__(self, scheduler: SchedulerPort, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
+    def __init__(self, scheduler: Scheduler, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
         self.prediction = prediction
         self.record = prediction.record
         self.item = item
@@ -180,12 +118,12 @@ class Execution:
         self.state = _ADMITTED
         self.is_kept = False  # so that a client can ask for the prediction after its end
         self.output_prefix: str | None = None  # the URL that its client wants its output files at
-        self.trace: TracePort = NO_TRACE
+        self.trace: PredictionTrace | None = None
         self._scheduler = scheduler
-        self._call: CallPort = _NO_CALL
+        self._call: Call | None = None
         self._room = scheduler.context.max_output_size  # bytes that its outputs may still have
-        self._preparation: Preparation | NoPreparation = NO_PREPARATION
-        self.delivery: Delivery | NoDelivery = NO_DELIVERY
+        self._preparation: Preparation | None = None
+        self.delivery: Delivery | None = None
         self._stopped_as: Canceled | TimedOut | Failed = CANCELED  # outcome after a request to stop
         self._timer: TimeLimit | None = None  # ends it when its time is up
         timeout = ticket.schedule.timeout
@@ -206,16 +144,17 @@ class Execution:
 
     def begin_trace(self) -> None:
         """Have its spans recorded, if its request is sampled. The worker is told the id of its run."""
-        request = self.record.request
-        self.trace = self._scheduler.context.traces.trace(request)
-        self.item = msgspec.structs.replace(self.item, request=self.trace.request_of_run(request))
-        self.trace.follow(self.prediction)
+        traces, request = self._scheduler.context.traces, self.record.request
+        self.trace = None if traces is None else traces.trace(request)
+        if self.trace is not None:
+            self.item = msgspec.structs.replace(self.item, request=self.trace.request_of_run(request))
+            self.trace.follow(self.prediction)
 
-    def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
+    def prepare(self, values: dict[str, Any], attachments: Attachments | None) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         context = self._scheduler.context
-        folder = attachments.folder if attachments.files else context.new_folder()
-        self._preparation = Preparation(
+        folder = context.new_folder() if attachments is None else attachments.folder
+        preparation = self._preparation = Preparation(
             context.input_files(),
             folder,
             attachments=attachments,
@@ -224,8 +163,8 @@ class Execution:
         )
         self._step(_S.PREPARING)
         self.record.ready = 0.0
-        with self.trace.preparing():
-            self._preparation.begin(values)
+        with nullcontext() if self.trace is None else self.trace.preparing():
+            preparation.begin(values)
 
     def _on_ready(self, local: bytes) -> None:
         self.item = msgspec.structs.replace(self.item, input=local)
@@ -250,7 +189,7 @@ class Execution:
         self.item = msgspec.structs.replace(self.item, rows=rows)
         self.record.rows = rows
 
-    def assign(self, call: CallPort, *, prefetched: bool) -> None:
+    def assign(self, call: Call, *, prefetched: bool) -> None:
         """Make this prediction a member of a call, which has a slot or is `prefetched`."""
         self._call = call
         if prefetched:
@@ -263,7 +202,7 @@ class Execution:
 
     def refuse(self, reason: GeartrainError) -> None:
         """End an execution that has not begun, because there is nothing to wait for any more."""
-        self._withdraw()
+        self._withdraw(self.state)
         self.end(Refused(reason.code, reason.message), at=self._scheduler.context.clock())
 
     def cancel(self) -> None:
@@ -272,15 +211,16 @@ class Execution:
             self._timer.cancel()
         match self.state:
             case _S.PREPARING:
-                self._preparation.cancel()
+                if self._preparation is not None:
+                    self._preparation.cancel()
             case _S.WAITING | _S.ASSIGNED | _S.PREFETCHED:
-                self._withdraw()
+                self._withdraw(self.state)
                 self.end(CANCELED, at=self._scheduler.context.clock())
-            case _S.RUNNING | _S.CANCELING:
-                self.delivery.cut()
-                self._call.cancel(self)
-            case _S.CLOSING:
-                self.delivery.cut()
+            case _S.RUNNING | _S.CANCELING | _S.CLOSING:
+                if self.delivery is not None:
+                    self.delivery.cut()
+                if self._call is not None and self.state is not _CLOSING:
+                    self._call.cancel(self)
 
     def undo(self) -> None:
         """Give back what a failed admission has taken: its time limit, its place, its call.
@@ -296,23 +236,23 @@ class Execution:
             self.cancel()
         elif state is not _OVER:
             self._step(_OVER)
-            if state is _WAITING:
-                self._scheduler.leave(self)
-            elif state in {_ASSIGNED, _PREFETCHED}:
-                self._call.withdraw(self)
+            self._withdraw(state)
 
     def fail(self, reason: str) -> None:
         """End an execution that could not be begun; cancel it if it has."""
         if self._has_begun:
             self.cancel()
         elif self.state is not _OVER:
-            self._withdraw()
+            self._withdraw(self.state)
             self.end(Failed(reason), at=self._scheduler.context.clock())
 
     @property
     def _has_begun(self) -> bool:
         """True if its run, or the fetch of its files, has begun, so that its end comes from there."""
-        return self.state in _BEGUN or (self.state is _S.PREPARING and self._preparation.has_begun)
+        preparation = self._preparation
+        return self.state in _BEGUN or (
+            self.state is _S.PREPARING and preparation is not None and preparation.has_begun
+        )
 
     def abandon(self) -> None:
         """Cancel this prediction because its last client has left, unless its cancel was requested before."""
@@ -325,10 +265,11 @@ class Execution:
         """True if it is being canceled only because its last client has left."""
         return self._stopped_as is ABANDONED
 
-    def _withdraw(self) -> None:
-        if self.state is _WAITING:
+    def _withdraw(self, state: ExecutionState) -> None:
+        """Leave the queue, or the call that has not begun, in which it is in `state`."""
+        if state is _WAITING:
             self._scheduler.leave(self)
-        elif self.state in {_ASSIGNED, _PREFETCHED}:
+        elif self._call is not None and state in {_ASSIGNED, _PREFETCHED}:
             self._call.withdraw(self)
 
     # its time
@@ -342,7 +283,7 @@ class Execution:
         self._timer = TimeLimit(seconds, self._on_time_up, seconds)
 
     def _on_time_up(self, limit: float) -> None:
-        if self.state is _RUNNING and self._call.is_debugged:  # its time begins anew
+        if self.state is _RUNNING and self._call is not None and self._call.is_debugged:  # its time begins anew
             self._timer = TimeLimit(limit, self._on_time_up, limit)
             return
         self._stopped_as = TimedOut(limit)
@@ -374,21 +315,40 @@ class Execution:
         """Note that the run has been asked to stop, and that its end is awaited."""
         self._step(_S.CANCELING)
 
-    def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
-        """The run gave a chunk of JSON text, empty if one of the files holds it."""
-        if not self.record.first_output:
-            self._note_first_output()
-        if files:
-            with self.trace.delivering():
-                self._begin_delivery().give(chunk, files, self._add_output)
-        elif self.delivery.is_pending:
-            self.delivery.after(lambda: self._add_output(chunk))
-        else:  # `_add_output` inlined: 3 % of a token of a stream
-            self._room -= len(chunk)
+    def on_event(self, report: ItemEvent) -> None:
+        """Take an output, printed text or a metric of the run."""
+        event = report.event
+        is_pending = self.delivery is not None and self.delivery.is_pending
+        if type(event) is Output:
+            if not self.record.first_output:
+                self._note_first_output()
+            if report.files or is_pending:
+                self._deliver(event.chunk, report.files)
+                return
+            self._room -= len(event.chunk)
             if self._room >= 0:
-                self.prediction.add_output(chunk)
+                self.prediction.add(event)
             else:
                 self._refuse_outputs()
+        elif type(event) is Log:
+            self._scheduler.context.on_print(self.prediction, event.source, event.data)
+            if self.delivery is not None and is_pending:
+                self.delivery.after(lambda: self.prediction.print(event))
+            else:
+                self.prediction.print(event)
+        elif type(event) is Metric:
+            if self.delivery is not None and is_pending:
+                self.delivery.after(lambda: self.prediction.apply(event))
+            else:
+                self.prediction.apply(event)
+
+    def _deliver(self, chunk: Buffer, files: Sequence[FileRef]) -> None:
+        """Add an output when its files, and those of the outputs before it, have been delivered."""
+        if files:
+            with nullcontext() if self.trace is None else self.trace.delivering():
+                self._begin_delivery().give(bytes(chunk), files, self._add_output)
+        elif self.delivery is not None:
+            self.delivery.after(lambda: self._add_output(chunk))
 
     def _add_output(self, chunk: Buffer) -> None:
         self._room -= len(chunk)
@@ -413,27 +373,15 @@ class Execution:
         record.first_output = context.clock()
         context.counts.histograms.first_output.observe(record.first_output - record.admitted)
 
-    def on_log(self, source: LogSource, data: str) -> None:
-        """The run wrote to a stream."""
-        self._scheduler.context.on_print(self.prediction, source, data)
-        if self.delivery.is_pending:
-            self.delivery.after(lambda: self.prediction.add_log(source, data))
-        else:
-            self.prediction.add_log(source, data)
-
-    def on_metric(self, metric: Metric) -> None:
-        """The run recorded a metric."""
-        if self.delivery.is_pending:
-            self.delivery.after(lambda: self.prediction.apply(metric))
-        else:
-            self.prediction.apply(metric)
+    def _discard(self, files: Sequence[FileRef]) -> None:
+        if self._call is not None:
+            self._call.discard(files)
 
     def _begin_delivery(self) -> Delivery:
-        if isinstance(self.delivery, NoDelivery):
+        if self.delivery is None:
             outputs = self._scheduler.context.outputs()
-            prediction = self.prediction
-            files = functools.partial(outputs.of, prediction.id, self.output_prefix, self.record.request)
-            self.delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
+            files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
+            self.delivery = Delivery(files, self._discard, packed=self._is_packed(), on_error=self.cancel)
         return self.delivery
 
     def _is_packed(self) -> bool:
@@ -446,23 +394,24 @@ class Execution:
         """The run is over, or there will be none. What is still on its way is delivered first."""
         if self._timer is not None:
             self._timer.cancel()
-        if not (files or self.delivery.is_pending or self._preparation.has_files):
+        if not files and self._preparation is None and (self.delivery is None or not self.delivery.is_pending):
             self._finish(outcome, at)
             return
         self.record.run_ended = at
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
-            with self.trace.delivering():
+            with nullcontext() if self.trace is None else self.trace.delivering():
                 self._begin_delivery().give(bytes(outcome.output), files, delivered.append)
         elif files:
-            self._call.discard(files)
+            self._discard(files)
         self._close(outcome, delivered)
 
     def _close(self, outcome: Outcome | Refused, delivered: list[bytes]) -> None:
         self._step(_S.CLOSING)
 
         async def close() -> None:
-            await self._preparation.remove_files()
+            if self._preparation is not None:
+                await self._preparation.remove_files()
             final = outcome
             if delivered and isinstance(outcome, Succeeded):
                 final = Succeeded(delivered[0], outcome.predict_time)
@@ -476,14 +425,14 @@ class Execution:
         if before in _WITHOUT_SLOT:
             scheduler.waiting -= 1
         scheduler.on_over(self)
-        if before is _CLOSING:
+        if before is _CLOSING and self._call is not None:
             # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
         of_run = outcome
-        if self.delivery is not NO_DELIVERY:
-            outcome = self._outcome_of_delivery(outcome)
-            self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
-        self._preparation = NO_PREPARATION  # see the delivery
+        if self.delivery is not None:
+            outcome = _outcome_of_delivery(self.delivery, outcome)
+            self.delivery = None  # it refers to this execution: without the cycle, both are freed at once
+        self._preparation = None  # see the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
             output, predict_time, context = outcome.output, outcome.predict_time, scheduler.context
@@ -507,7 +456,8 @@ class Execution:
             self._finish_failed(outcome, at, predict_time)
         elif type(outcome) is Undelivered:
             self._count_fault("OTHER", at)
-            self.trace.undelivered()
+            if self.trace is not None:
+                self.trace.undelivered()
             prediction.fail(outcome.message, at=at, predict_time=predict_time)
             # A client that names the receiver can name one that takes nothing.
             log_failure(
@@ -556,11 +506,12 @@ class Execution:
             error = CLIENT_LEFT if stopped_as is ABANDONED else None
             self.prediction.cancel(at=at, predict_time=predict_time, error=error)
 
-    def _outcome_of_delivery(self, outcome: Result) -> Result:
-        """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
-        if self.delivery.error is not None:
-            return Undelivered(self.delivery.error)
-        return CANCELED if self.delivery.is_cut else outcome
-
     def _count_fault(self, fault: Fault, at: float) -> None:
         self._scheduler.context.counts.add_fault(fault, self.record, at=at)
+
+
+def _outcome_of_delivery(delivery: Delivery, outcome: Result) -> Result:
+    """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
+    if delivery.error is not None:
+        return Undelivered(delivery.error)
+    return CANCELED if delivery.is_cut else outcome

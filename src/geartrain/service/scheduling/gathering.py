@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from geartrain.domain.predictions.batching import BatchPolicy
 
@@ -18,8 +18,8 @@ _SLACK: Final = 0.5e-3  # seconds beyond the time after which clients have come 
 _STRETCH: Final = 1.5  # of that time
 
 
-class Gathering(Protocol):
-    """Decides for one free slot whether what waits is enough, and until when to wait for more."""
+class Gathering:
+    """Decides for one free slot whether what waits is enough, and until when to wait for more: here it never waits."""
 
     def arrive(self, rows: int, now: float) -> None:
         """Note that so many rows have come."""
@@ -27,32 +27,16 @@ class Gathering(Protocol):
     def end_call(self, rows: int, waiting: int, *, took: float, now: float) -> None:
         """Note that a call of so many rows has ended after `took` seconds, and how many rows wait then."""
 
-    def is_enough(self, rows: int, now: float) -> bool:
+    def is_enough(self, rows: int, now: float) -> bool:  # noqa: ARG002 - of the subclasses
         """True if to wait for more than so many rows, of all that wait, would gain nothing."""
-
-    def due(self, since: float) -> float:
-        """When to wait no longer for what has come at `since`."""
-
-
-class NoDelay:
-    """A free slot never waits."""
-
-    def arrive(self, rows: int, now: float) -> None:
-        """Nothing depends on it."""
-
-    def end_call(self, rows: int, waiting: int, *, took: float, now: float) -> None:
-        """Nothing depends on it."""
-
-    def is_enough(self, _rows: int, _now: float) -> bool:
-        """Return True: whatever waits is enough."""
         return True
 
     def due(self, since: float) -> float:
-        """Return that moment."""
+        """Return the moment at which to wait no longer for what has come at `since`."""
         return since
 
 
-class FixedDelay:
+class FixedDelay(Gathering):
     """Waits for the policy's `max_delay` at most.
 
     It waits no longer than until there is again as much as there was when the last call ended: clients that ask one
@@ -64,15 +48,12 @@ class FixedDelay:
         self._at_last_end = 1  # rows that were on their way when a call ended
         self._ended_at = -inf
 
-    def arrive(self, rows: int, now: float) -> None:
-        """Nothing depends on it."""
-
-    def end_call(self, rows: int, waiting: int, *, took: float, now: float) -> None:  # noqa: ARG002 - of the protocol
+    def end_call(self, rows: int, waiting: int, *, took: float, now: float) -> None:  # noqa: ARG002 - of the base class
         """Note the end of a call: those who asked for it may soon ask again."""
         self._at_last_end = rows + waiting
         self._ended_at = now
 
-    def is_enough(self, rows: int, _now: float) -> bool:
+    def is_enough(self, rows: int, now: float) -> bool:  # noqa: ARG002 - of the base class
         """True if there is as much as at the end of the last call."""
         return rows >= min(self._at_last_end, self._policy.max_size)
 
@@ -120,7 +101,7 @@ class _Returns:
         self.pays = is_soon and self._seen >= _CALLS and share >= (_FEW if self.pays else _MOST)
 
 
-class LearnedDelay:
+class LearnedDelay(Gathering):
     """Wait where clients come back together soon after each call, and nowhere else.
 
     Clients that ask again as soon as they are answered all come back shortly after a call of several rows. A slot that
@@ -182,7 +163,7 @@ def gathering_of(policy: BatchPolicy) -> Gathering:
     """Create the gathering of a policy."""
     if policy.max_delay > 0:
         return FixedDelay(policy)
-    return LearnedDelay(policy) if policy.learn_delay and policy.max_size > 1 else NoDelay()
+    return LearnedDelay(policy) if policy.learn_delay and policy.max_size > 1 else Gathering()
 
 
 def rows_of_call(policy: BatchPolicy, rows: int) -> int:

@@ -1,29 +1,113 @@
-"""The predictions that wait for a call: their queue, how they share calls, and when it is looked at again."""
+"""The predictions that wait for a call: how many may, their queue, how they share calls, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Hashable, Sequence
-from math import inf
-from typing import Final
+from math import ceil, inf
+from typing import Final, Protocol
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
-from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.batching import BatchItems, BatchPolicy
 from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.priorities import Priorities
 from geartrain.domain.tensors.tensor import Tensor
+from geartrain.service.scheduling.context import TimeLimit
 from geartrain.service.scheduling.execution import Execution
-from geartrain.service.scheduling.levels import LevelledQueue
-from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
-from geartrain.service.scheduling.time_limit import TimeLimit
+from geartrain.service.scheduling.permits import PermitPool, SharedPermits
+from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue, LevelledQueue
 
+LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
+_WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
+_FADING: Final = 0.98  # share of the longest time that each prediction leaves
 _LIGHT: Final = 128 * 1024  # bytes of a call that may be prefetched into its worker's socket
 _NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
 _ONE_BY_ONE: Final = BatchPolicy(max_size=1)
+DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
+
+
+class Pace:
+    """The recent time of a prediction in a slot, in seconds: a moving average over calls.
+
+    Of a call with several predictions each counts for its part. `longest` is the longest of late, which fades.
+    """
+
+    __slots__ = ("longest", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = self.longest = 0.0  # until the first has ended
+
+    def note(self, seconds: float) -> None:
+        """Note that a prediction has taken so many seconds of a slot."""
+        recent = self.seconds
+        self.seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
+        self.longest *= _FADING
+        if seconds > self.longest:  # noqa: PLR1730 - `max` takes several times as long
+            self.longest = seconds
+
+    def retry_after(self, ahead: int, slots: int) -> int:
+        """Return in how many seconds there is likely to be a slot for one that has so many predictions before it.
+
+        It is at least 1, and at most `LONGEST_WAIT`.
+        """
+        return min(max(1, ceil(self.seconds * (ahead + 1) / max(1, slots))), LONGEST_WAIT)
+
+
+class ModelPort(Protocol):
+    """The scheduler's model."""
+
+    health: Health
+
+    @property
+    def replicas(self) -> Sequence[object]:
+        """The equal workers, whether they live or not."""
+
+    permits: PermitPool | SharedPermits  # the slots of the workers that live
+
+    def not_ready(self) -> GeartrainError:
+        """Say why no prediction can be made."""
+
+
+class Capacity:
+    """Number of predictions that may wait in one queue, beyond those with a free slot."""
+
+    def __init__(self, model: ModelPort, *, queue: int, priorities: Priorities) -> None:
+        """`queue`: how many predictions may wait, where the protocol of a client does not say it."""
+        self.size = self._queue = queue
+        self.priorities = priorities
+        self.pace = Pace()
+        self._model = model
+
+    def configure(self, *, is_batching: bool) -> None:
+        """Learn whether the model takes batches: then predictions may wait for one, whatever the operator says."""
+        self.size = self._queue or (DEFAULT_QUEUE if is_batching else 0)
+
+    def fits(self, waiting: int, size: int | None) -> bool:
+        """True if one more may wait beside so many; `size` is that of the protocol's queue, None for the operator's."""
+        limit = self.size if size is None else size
+        return waiting < limit or waiting < limit + self._model.permits.idle  # mostly there is a place in the queue
+
+    def fits_level(self, level: int, waiting: int) -> bool:
+        """True if one more may wait in a level, in which so many do."""
+        largest = self.priorities.levels[level].max_queue
+        return largest is None or waiting < largest or self._model.permits.idle > 0
+
+    def refusal(self, size: int | None, *, ahead: int) -> GeartrainError:
+        """Create the error for a full queue. `ahead`: predictions that would be served before the refused one."""
+        if size is None:
+            code, message = Code.AT_CAPACITY, "At capacity - all prediction slots busy (--queue lets requests wait)"
+        else:
+            code, message = Code.QUEUE_FULL, "Exceeds maximum queue size"
+        return GeartrainError(code, message, retry_after=self.retry_after(ahead))
+
+    def retry_after(self, ahead: int) -> int:
+        """Return in how many seconds there is likely to be a slot for one that has so many predictions before it."""
+        return self.pace.retry_after(ahead, self._model.permits.size)
+
 
 Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]
 """Tells what has to be equal in requests that share a call, and the rows of one; see `BatchItems`."""

@@ -5,95 +5,88 @@ Callers pass the time, in seconds on any one clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sized
+import abc
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.priorities import Level
 from geartrain.service.scheduling.gathering import gathering_of, rows_of_call
 
 T = TypeVar("T", bound=Hashable)
+_STALE: Final = 64  # deadlines of those that wait no longer, before they are cleared away
 
 
-class CallQueue(Protocol[T]):
-    """Queue of waiting predictions. `take` returns those to run together on a free slot."""
+class CallQueue(abc.ABC, Generic[T]):
+    """Queue of waiting predictions. `take` returns those to run together on a free slot.
 
-    @property
-    def rows(self) -> int:
-        """The rows of all that wait."""
+    A queue has levels of priority or one level, in which no time limit ends the wait.
+    """
 
+    rows: int  # of all that wait
+
+    @abc.abstractmethod
     def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def __iter__(self) -> Iterator[T]:
         """Yield what waits, in the order in which it would be taken."""
 
+    @abc.abstractmethod
     def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
         """Have an item wait. Only those with equal keys share a call. `level` is that of its priority, 0 the highest.
 
-        Return whether `take` may give more than it would have before.
+        Return whether `take` may give more than it would have before: with a delay, most arrivals change nothing.
         """
 
+    @abc.abstractmethod
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
 
+    @abc.abstractmethod
     def take(self, now: float) -> list[T]:
         """Remove the requests that are to run now, and return them; empty if there are none."""
 
+    @abc.abstractmethod
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
         """Return a call that nothing could be added to, if it is the next one: it need not wait for its worker.
 
         `only`: if this holds for the one that has waited longest.
         """
 
+    @abc.abstractmethod
     def due(self) -> float | None:
-        """When `take` will give something, if nothing comes before; None if nothing waits."""
+        """Return the time at which `take` will give something, if nothing comes before; None if nothing waits."""
 
+    @abc.abstractmethod
     def end_call(self, rows: int, *, took: float, now: float) -> None:
         """Note that a call of so many rows has ended after `took` seconds."""
 
-    def expire(self, now: float) -> list[T]:
+    def expire(self, now: float) -> list[T]:  # noqa: ARG002 - of the queue with levels
         """Return those that have waited too long, each once; they no longer wait."""
-
-    def next_expiry(self) -> float:
-        """Return when `expire` is to be called next; infinity for not at all."""
-
-    def size_of(self, level: int) -> int:
-        """Return the number of waiting predictions in a level."""
-
-    def ahead_of(self, level: int) -> int:
-        """Return the number that would be served before one that enters this level now."""
-
-
-class _OneLevel(Sized, Generic[T]):
-    """Common part of queues without levels: waiting has no limit."""
-
-    def expire(self, _now: float) -> list[T]:
-        """Return an empty list: waiting has no limit."""
         return []
 
     def next_expiry(self) -> float:
-        """Return infinity."""
+        """Return the time at which `expire` is to be called next; infinity for not at all."""
         return inf
 
-    def size_of(self, _level: int) -> int:
-        """Return the number of waiting predictions."""
+    def size_of(self, level: int) -> int:  # noqa: ARG002 - of the queue with levels
+        """Return the number of waiting predictions in a level."""
         return len(self)
 
-    def ahead_of(self, _level: int) -> int:
-        """Return the number of waiting predictions."""
+    def ahead_of(self, level: int) -> int:  # noqa: ARG002 - of the queue with levels
+        """Return the number that would be served before one that enters this level now."""
         return len(self)
 
 
-class FirstComeQueue(_OneLevel[T]):
-    """First come, first served, each by itself: a `CallQueue` for calls of one item, of however many rows."""
+class FirstComeQueue(CallQueue[T]):
+    """First come, first served, each by itself: calls of one item, of however many rows. `rows` counts items."""
 
     def __init__(self) -> None:
         self._items: dict[T, float] = {}  # when it came
-
-    @property
-    def rows(self) -> int:
-        """Number of waiting predictions: each fills a call."""
-        return len(self._items)
+        self.rows = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -101,19 +94,23 @@ class FirstComeQueue(_OneLevel[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._items))
 
-    def add(self, item: T, _key: Hashable, _rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
         """Have an item wait; there is always one more to take."""
         self._items[item] = now
+        self.rows += 1
         return True
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
-        return self._items.pop(item, None) is not None
+        if self._items.pop(item, None) is None:
+            return False
+        self.rows -= 1
+        return True
 
-    def take(self, _now: float) -> list[T]:
+    def take(self, now: float) -> list[T]:  # noqa: ARG002 - of the base class
         """Return the one that has waited longest."""
         for item in self._items:
-            del self._items[item]
+            self.remove(item)
             return [item]
         return []
 
@@ -125,7 +122,7 @@ class FirstComeQueue(_OneLevel[T]):
 
     def due(self) -> float | None:
         """Arrival of the first one, None if empty: `take` never waits for more."""
-        return next(iter(self._items.values()), None)
+        return next(iter(self._items.values()), None)  # `take` never waits for more
 
     def end_call(self, rows: int, *, took: float, now: float) -> None:
         """Nothing depends on it."""
@@ -147,8 +144,8 @@ class _Group(Generic[T]):
         return next(iter(self.items.values()))[1]
 
 
-class BatchQueue(_OneLevel[T]):
-    """Gathers what can share a call: a `CallQueue` for batches.
+class BatchQueue(CallQueue[T]):
+    """Gathers what can share a call.
 
     `take` gives the batch of the one that has waited longest, in the order of coming, and never more rows than the
     policy's `max_size`, except for one request that has more by itself. How long it waits for more: see `Gathering`.
@@ -169,11 +166,7 @@ class BatchQueue(_OneLevel[T]):
         return iter(tuple(self._group_of))
 
     def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
-        """Have an item wait. Only those with equal keys share a batch.
-
-        Return whether `take` may give more than it would have before: with a delay, most of those who come change
-        nothing.
-        """
+        """See `CallQueue.add`."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key)
@@ -186,7 +179,7 @@ class BatchQueue(_OneLevel[T]):
         return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
 
     def remove(self, item: T) -> bool:
-        """Let an item wait no longer; return whether it did."""
+        """See `CallQueue.remove`."""
         group = self._group_of.pop(item, None)
         if group is None:
             return False
@@ -198,26 +191,23 @@ class BatchQueue(_OneLevel[T]):
         return True
 
     def end_call(self, rows: int, *, took: float, now: float) -> None:
-        """Note the end of a call: those who asked for it may soon ask again."""
+        """See `CallQueue.end_call`."""
         self._gathering.end_call(rows, self.rows, took=took, now=now)
 
     def take(self, now: float) -> list[T]:
-        """Remove the requests that are to run now, and return them; empty if there are none."""
+        """See `CallQueue.take`."""
         group = self._next(now)
         return [] if group is None else self._cut(group)
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
-        """Return a batch that nothing could be added to, if it is the next one: it need not wait for its worker.
-
-        `only`: if this holds for the one that has waited longest.
-        """
+        """See `CallQueue.take_full`."""
         if self.rows < self._max_size:
             return []
         group = min(self._groups.values(), key=_since)
         return self._cut(group) if group.rows >= self._max_size and only(next(iter(group.items))) else []
 
     def due(self) -> float | None:
-        """When `take` will give something, if nothing comes before; None if nothing waits."""
+        """See `CallQueue.due`."""
         if not self._groups:
             return None
         return self._gathering.due(min(map(_since, self._groups.values())))
@@ -258,3 +248,209 @@ class BatchQueue(_OneLevel[T]):
 
 def _since(group: _Group[T]) -> float:
     return group.since
+
+
+class _LevelledEntry(Generic[T]):
+    """One that waits."""
+
+    __slots__ = ("group", "level", "line", "rows", "since")
+
+    def __init__(self, group: _LevelledGroup[T], level: int, *, rows: int, since: float) -> None:
+        self.group = group
+        self.level = level
+        self.rows = rows
+        self.since = since
+        self.line = _line(level, is_late=False)
+
+
+def _line(level: int, *, is_late: bool) -> int:
+    """Return the place of a line: those who are late stand behind their level, and before the next one."""
+    return 2 * level + is_late
+
+
+class _LevelledGroup(Generic[T]):
+    """Those that can share a call, in lines; within one they stand in the order in which they joined it."""
+
+    __slots__ = ("key", "lines", "rows", "size")
+
+    def __init__(self, key: Hashable, levels: int) -> None:
+        self.key = key
+        self.lines: list[dict[T, _LevelledEntry[T]]] = [{} for _ in range(2 * levels)]
+        self.rows = 0
+        self.size = 0
+
+    def first(self) -> _LevelledEntry[T]:
+        """Return the one whose turn is next. A group is never empty."""
+        return next(entry for line in self.lines for entry in line.values())
+
+    def put(self, item: T, entry: _LevelledEntry[T]) -> None:
+        """Add one at the end of its line."""
+        self.lines[entry.line][item] = entry
+        self.rows += entry.rows
+        self.size += 1
+
+    def drop(self, item: T, entry: _LevelledEntry[T]) -> None:
+        """Take one out."""
+        del self.lines[entry.line][item]
+        self.rows -= entry.rows
+        self.size -= 1
+
+
+class LevelledQueue(CallQueue[T]):
+    """Queue for any size of calls that serves higher levels first.
+
+    No prediction of a lower level begins before one of a higher level. A call whose first one is of a high level is
+    filled up with those of lower levels that can share it. Within a level the order is that of coming. A prediction
+    that is late by the policy of its level is no longer returned by `take` but by `expire`, or goes behind the others
+    of its level.
+
+    `Gathering` decides the time that a free slot waits for more, counted from the first in the order.
+    """
+
+    def __init__(self, policy: BatchPolicy, levels: Sequence[Level]) -> None:
+        self._policy = policy
+        self._max_size = policy.max_size
+        self._gathering = gathering_of(policy)
+        self._levels = levels
+        self._groups: dict[Hashable, _LevelledGroup[T]] = {}
+        self._entries: dict[T, _LevelledEntry[T]] = {}
+        self._sizes = [0] * len(levels)
+        self._deadlines: list[tuple[float, int, T, _LevelledEntry[T]]] = []  # a heap
+        self._number = 0  # of deadlines, so that equal ones are told apart
+        self._expired: list[T] = []
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[T]:
+        entries = self._entries
+        return iter(sorted(entries, key=lambda item: entries[item].line))
+
+    def size_of(self, level: int) -> int:
+        """See `CallQueue.size_of`."""
+        return self._sizes[level]
+
+    def ahead_of(self, level: int) -> int:
+        """See `CallQueue.ahead_of`."""
+        return sum(self._sizes[: level + 1])
+
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
+        """See `CallQueue.add`."""
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _LevelledGroup(key, len(self._levels))
+        entry = self._entries[item] = _LevelledEntry(group, level, rows=rows, since=now)
+        group.put(item, entry)
+        self._sizes[level] += 1
+        self.rows += rows
+        timeout = self._levels[level].timeout
+        if timeout is not None:
+            self._number += 1
+            heapq.heappush(self._deadlines, (now + timeout, self._number, item, entry))
+        gathering = self._gathering
+        gathering.arrive(rows, now)
+        return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
+
+    def remove(self, item: T) -> bool:
+        """See `CallQueue.remove`."""
+        entry = self._entries.pop(item, None)
+        if entry is None:
+            return False
+        group = entry.group
+        group.drop(item, entry)
+        self._sizes[entry.level] -= 1
+        self.rows -= entry.rows
+        if not group.size:
+            del self._groups[group.key]
+        return True
+
+    def end_call(self, rows: int, *, took: float, now: float) -> None:
+        """See `CallQueue.end_call`."""
+        self._gathering.end_call(rows, self.rows, took=took, now=now)
+
+    def expire(self, now: float) -> list[T]:
+        """See `CallQueue.expire`."""
+        self._sort_late(now)
+        expired, self._expired = self._expired, []
+        return expired
+
+    def next_expiry(self) -> float:
+        """See `CallQueue.next_expiry`."""
+        deadlines = self._deadlines
+        while deadlines and self._entries.get(deadlines[0][2]) is not deadlines[0][3]:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else inf
+
+    def take(self, now: float) -> list[T]:
+        """See `CallQueue.take`."""
+        self._sort_late(now)
+        group = self._next(now)
+        taken = [] if group is None else _call_of(group, rows_of_call(self._policy, group.rows))
+        for item in taken:
+            self.remove(item)
+        return taken
+
+    def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:  # noqa: ARG002 - of the base class
+        """See `CallQueue.take_full`."""
+        return []  # a prefetched call could not be overtaken any more
+
+    def due(self) -> float | None:
+        """See `CallQueue.due`."""
+        if not self._groups:
+            return None
+        since = min(first.since for first in _foremost(self._groups.values()).values())
+        return self._gathering.due(since)
+
+    def _sort_late(self, now: float) -> None:
+        """Take out those that have waited too long, or put them behind the others of their level."""
+        deadlines = self._deadlines
+        if len(deadlines) > 2 * len(self._entries) + _STALE:
+            deadlines[:] = [each for each in deadlines if self._entries.get(each[2]) is each[3]]
+            heapq.heapify(deadlines)
+        while deadlines and deadlines[0][0] <= now:
+            _, _, item, entry = heapq.heappop(deadlines)
+            if self._entries.get(item) is not entry:
+                continue
+            if self._levels[entry.level].on_timeout == "reject":
+                self.remove(item)
+                self._expired.append(item)
+            else:
+                entry.group.drop(item, entry)
+                entry.line = _line(entry.level, is_late=True)
+                entry.group.put(item, entry)
+
+    def _next(self, now: float) -> _LevelledGroup[T] | None:
+        firsts = _foremost(self._groups.values())
+        gathering = self._gathering
+        if not gathering.is_enough(self.rows, now):
+            firsts = {
+                group: first
+                for group, first in firsts.items()
+                if group.rows >= self._max_size or gathering.due(first.since) <= now
+            }
+        return min(firsts, key=lambda group: firsts[group].since, default=None)
+
+
+def _foremost(groups: Iterable[_LevelledGroup[T]]) -> dict[_LevelledGroup[T], _LevelledEntry[T]]:
+    """Return the groups whose first one stands in the foremost line, each with that one."""
+    firsts = {group: group.first() for group in groups}
+    line = min((first.line for first in firsts.values()), default=0)
+    return {group: first for group, first in firsts.items() if first.line == line}
+
+
+def _call_of(group: _LevelledGroup[T], limit: int) -> list[T]:
+    """Return those of a group that share the next call: whole requests, in their order, up to so many rows."""
+    taken: list[T] = []
+    total = 0
+    for item, entry in _in_order(group):
+        if taken and (limit == 1 or total + entry.rows > limit):
+            break
+        taken.append(item)
+        total += entry.rows
+    return taken
+
+
+def _in_order(group: _LevelledGroup[T]) -> Iterator[tuple[T, _LevelledEntry[T]]]:
+    for line in group.lines:
+        yield from line.items()

@@ -12,12 +12,10 @@ from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import CallState, Health
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
-from geartrain.service.scheduling.capacity import Capacity, ModelPort
-from geartrain.service.scheduling.context import RunContext
+from geartrain.service.scheduling.context import SHORTEST_TIMEOUT, RunContext
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
-from geartrain.service.scheduling.pending import Pending
+from geartrain.service.scheduling.pending import Capacity, ModelPort, Pending
 from geartrain.service.scheduling.permits import Permit
-from geartrain.service.scheduling.time_limit import SHORTEST_TIMEOUT
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -22,7 +22,6 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.tracing import (
     NO_CONTEXT,
-    NO_TRACER,
     Attributes,
     Span,
     TraceContext,
@@ -56,92 +55,22 @@ class Seat(msgspec.Struct, frozen=True):
     others: tuple[TraceContext, ...] = ()
 
 
-class TracePort(Protocol):
-    """Trace of an execution and its call."""
-
-    run: TraceContext
-
-    def request_of_run(self, request: RequestContext) -> RequestContext:
-        """Return the ids that the worker is told: those of the request, with the run as the parent of what follows."""
-
-    def preparing(self) -> AbstractContextManager[None]:
-        """The files of the input are fetched by a task that is begun inside this block."""
-
-    def delivering(self) -> AbstractContextManager[None]:
-        """Files of an output are delivered by a task that is begun inside this block."""
-
-    def undelivered(self) -> None:
-        """The outputs could not be delivered, which is why the prediction fails."""
-
-    def seat(self, seat: Seat) -> None:
-        """The run is about to begin."""
-
-    def follow(self, prediction: Prediction) -> None:
-        """Record the spans when the prediction is over."""
+def traces_of(tracer: TracerPort | None, name: str, version: str, *, clock: Callable[[], float]) -> ModelTraces | None:
+    """Create the tracing of a model, None if nothing is traced; `clock` as in `RunContext`."""
+    return None if tracer is None else ModelTraces(tracer, name, version, clock=clock)
 
 
-class NoTrace:
-    """In place of the trace of a prediction that is not recorded."""
+def telling(traces: ModelTraces | None, request: RequestContext) -> AbstractContextManager[None]:
+    """Make the webhooks of a task that is begun inside this block children of the request that asks for them.
 
-    run = NO_CONTEXT
-
-    def request_of_run(self, request: RequestContext) -> RequestContext:
-        """Return those of the request."""
-        return request
-
-    def preparing(self) -> AbstractContextManager[None]:
-        """Record nothing."""
-        return nullcontext()
-
-    def delivering(self) -> AbstractContextManager[None]:
-        """Record nothing."""
-        return nullcontext()
-
-    def undelivered(self) -> None:
-        """Record nothing."""
-
-    def seat(self, seat: Seat) -> None:
-        """Record nothing."""
-
-    def follow(self, prediction: Prediction) -> None:
-        """Record nothing."""
-
-
-NO_TRACE: Final[TracePort] = NoTrace()
-
-
-class TracesPort(Protocol):
-    """Makes the traces of the predictions of one deployment."""
-
-    def trace(self, request: RequestContext) -> TracePort:
-        """Return the trace of a prediction that this request asks for."""
-
-    def telling(self, request: RequestContext) -> AbstractContextManager[None]:
-        """Webhooks of the request's prediction are sent by a task that is begun inside this block."""
-
-
-class NoTraces:
-    """In place of `ModelTraces`, where there are no traces. Who has it asks nothing of it, so that nothing is spent."""
-
-    def trace(self, request: RequestContext) -> TracePort:  # noqa: ARG002 - as of `TracesPort`
-        """Record nothing."""
-        return NO_TRACE
-
-    def telling(self, request: RequestContext) -> AbstractContextManager[None]:  # noqa: ARG002 - as of `TracesPort`
-        """Record nothing."""
-        return nullcontext()
-
-
-NO_TRACES: Final[TracesPort] = NoTraces()
-
-
-def traces_of(tracer: TracerPort, name: str, version: str, *, clock: Callable[[], float]) -> TracesPort:
-    """Create the tracing of a model; `name` and `version` are the model's, `clock` as in `RunContext`."""
-    return NO_TRACES if tracer is NO_TRACER else ModelTraces(tracer, name, version, clock=clock)
+    Some of them are sent while its prediction runs, some when that is over.
+    """
+    context = NO_CONTEXT if traces is None else read_context(request.traceparent, request.tracestate)
+    return nullcontext() if traces is None or not context.is_sampled else outgoing(traces.tracer, context)
 
 
 class ModelTraces:
-    """Makes the traces of the predictions of one deployment; see `TracesPort`."""
+    """Makes the traces of the predictions of one deployment."""
 
     def __init__(self, tracer: TracerPort, name: str, version: str, *, clock: Callable[[], float]) -> None:
         """`name` and `version` are the model's."""
@@ -149,19 +78,14 @@ class ModelTraces:
         self.clock = clock
         self.attributes: Attributes = {"geartrain.model.name": name, "geartrain.model.version": version}
 
-    def trace(self, request: RequestContext) -> TracePort:
-        """Return the trace of a prediction; that of a request that is not sampled records nothing."""
+    def trace(self, request: RequestContext) -> PredictionTrace | None:
+        """Return the trace of a prediction that this request asks for, None if the request is not sampled."""
         context = read_context(request.traceparent, request.tracestate)
-        return PredictionTrace(self, context) if context.is_sampled else NO_TRACE
-
-    def telling(self, request: RequestContext) -> AbstractContextManager[None]:
-        """Make the webhooks children of the request: some of them are sent while it runs, some when it is over."""
-        context = read_context(request.traceparent, request.tracestate)
-        return outgoing(self.tracer, context) if context.is_sampled else nullcontext()
+        return PredictionTrace(self, context) if context.is_sampled else None
 
 
 class PredictionTrace:
-    """The trace of one prediction; see `TracePort`."""
+    """The trace of one prediction: its execution and its call."""
 
     def __init__(self, traces: ModelTraces, request: TraceContext) -> None:
         self._traces = traces
@@ -174,28 +98,28 @@ class PredictionTrace:
         self.run = traces.tracer.child(request)
 
     def request_of_run(self, request: RequestContext) -> RequestContext:
-        """Return the ids of the request with the run in place of the request's own span."""
+        """Return the ids that the worker is told: the run stands in place of the request's own span."""
         return msgspec.structs.replace(request, traceparent=self.run.traceparent, tracestate=self.run.state)
 
     def preparing(self) -> AbstractContextManager[None]:
-        """Make the downloads children of the preparation."""
+        """Make the downloads of a task that is begun inside this block children of the preparation."""
         tracer = self._traces.tracer
         self._preparation = tracer.child(self._request)
         return outgoing(tracer, self._preparation)
 
     def delivering(self) -> AbstractContextManager[None]:
-        """Make the uploads children of the delivery, which begins with the first of them."""
+        """Make the uploads of a task that is begun inside this block children of the delivery, which begins here."""
         tracer = self._traces.tracer
         if self._delivery is NO_CONTEXT:
             self._delivery, self._delivery_began = tracer.child(self._request), self._traces.clock()
         return outgoing(tracer, self._delivery)
 
     def undelivered(self) -> None:
-        """Blame the delivery."""
+        """Note that the outputs could not be delivered, which is why the prediction fails."""
         self._is_undelivered = True
 
     def seat(self, seat: Seat) -> None:
-        """Take note of it."""
+        """Note the slot and the call of a run that is about to begin."""
         self._seat = seat
 
     def follow(self, prediction: Prediction) -> None:

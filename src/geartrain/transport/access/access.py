@@ -6,23 +6,21 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from geartrain.transport.access.authorizer import (
+from geartrain.transport.access.guard import (
+    AccessGuard,
     Authorizer,
     BearerAuthorizer,
     Everybody,
     NoAdministration,
     Source,
 )
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.guard import AccessGuard
-from geartrain.transport.access.hosts import HostPolicy
-from geartrain.transport.access.key_ring import KeyRing
-from geartrain.transport.access.options import AccessOptions, JwtOptions
-from geartrain.transport.access.origins import OriginPolicy
+from geartrain.transport.access.keys import KeyRing
+from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
+from geartrain.transport.access.origins import HostPolicy, OriginPolicy
 from geartrain.transport.relay.token import NO_CLUSTER, ClusterAccess
 
 if TYPE_CHECKING:
-    from geartrain.transport.access.issuer import IssuerKeys
+    from geartrain.transport.access.tokens import IssuerKeys
 
 
 class Access:
@@ -79,8 +77,7 @@ class Access:
         try:
             import cryptography  # noqa: F401 - without it PyJWT knows no key of an issuer
 
-            from geartrain.transport.access.issuer import IssuerKeys
-            from geartrain.transport.access.tokens import TokenVerifier
+            from geartrain.transport.access.tokens import IssuerKeys, TokenVerifier
         except ModuleNotFoundError as error:
             msg = f"--jwt-issuer needs a package that is not installed ({error.name}): pip install 'geartrain[jwt]'"
             raise AccessError(msg) from error

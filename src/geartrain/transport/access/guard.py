@@ -1,18 +1,147 @@
-"""Decides about each request over HTTP. See `Guard`."""
+"""Admission of requests: the grants of clients, and their check on the route that a request takes.
+
+HTTP and gRPC read the `Authorization` of a request alike, with `Authorizer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Protocol, get_args
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.authorizer import Authorizer
-from geartrain.transport.access.hosts import HostPolicy
-from geartrain.transport.access.origins import OriginPolicy
+from geartrain.domain.principal import ANYONE, Principal
+from geartrain.transport.access.origins import HostPolicy, OriginPolicy
 from geartrain.transport.relay.token import KEY_FIELD, ClusterAccess, Sender, read_principal
-from geartrain.transport.routing import Params, Route
+from geartrain.transport.routing import Params, Route, Scope, Subject
 from geartrain.transport.wire.exchange import Answer, Head
+
+SCOPES: Final = tuple(scope for scope in get_args(Scope) if scope != "open")
+ANY_MODEL: Final = "*"
+_SCHEME: Final = "bearer"
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Permissions of a key or a token.
+
+    A scope includes no other one: a key with `admin` alone cannot predict.
+
+    Attributes:
+        holder: description for error messages, such as `key 'ada'`.
+        scopes: the permitted ones.
+        models: patterns as of a shell, in which case matters.
+        is_lasting: true if it holds until its source reports a change; otherwise each request needs a new one.
+        name: of the key, or the subject of the token, for the log.
+        principal: the owner of the predictions that are made with it.
+        no_administration: reason for which the scope `admin` is useless on this server; empty if it is not.
+    """
+
+    holder: str
+    scopes: frozenset[str]
+    models: tuple[str, ...] = (ANY_MODEL,)
+    is_lasting: bool = True
+    name: str = ""
+    principal: Principal = Principal()
+    no_administration: str = ""
+
+    def check_scope(self, scope: Scope) -> None:
+        """Raise `FORBIDDEN` without this scope; `open` needs none. `UNSUPPORTED`: the server has no administration."""
+        if scope == "admin" and self.no_administration:
+            raise GeartrainError(Code.UNSUPPORTED, self.no_administration)
+        if scope not in self.scopes and scope != "open":
+            raise GeartrainError(Code.FORBIDDEN, f"The {self.holder} does not have the scope '{scope}'.")
+
+    def check_model(self, model: str) -> None:
+        """Raise `FORBIDDEN` for a model that no pattern fits."""
+        for pattern in self.models:
+            if pattern == ANY_MODEL or fnmatchcase(model, pattern):
+                return
+        raise GeartrainError(Code.FORBIDDEN, f"The {self.holder} is not for the model '{model[:200]}'.")
+
+    def check_subject(self, subject: Subject, model: str | None) -> None:
+        """Raise `FORBIDDEN` for what concerns other models than those of the patterns.
+
+        `model` counts where `subject` is `model`; None stands for a default model where there is none.
+        """
+        if subject == "model" and model is not None:
+            self.check_model(model)
+        elif subject == "all" and ANY_MODEL not in self.models:
+            msg = f"The {self.holder} is for some models only, and this concerns all of them."
+            raise GeartrainError(Code.FORBIDDEN, msg)
+
+
+EVERYTHING: Final = Grant("server", frozenset(SCOPES), principal=ANYONE)
+
+
+class Source(Protocol):
+    """Knows some of the keys or tokens."""
+
+    def find(self, token: str) -> Grant | None:
+        """Return the grant of a token; None for one that is not of this kind or unknown.
+
+        Raises `UNAUTHENTICATED` with the reason for an invalid token of this kind.
+        """
+
+
+class Authorizer(Protocol):
+    """Grants for the values of `Authorization`. `is_open`: true if everything is allowed without a key."""
+
+    is_open: bool
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return the grant for the values of `Authorization`, which must be a single one; raise `UNAUTHENTICATED`."""
+
+
+class Everybody:
+    """Lets everybody do everything: no keys are asked for."""
+
+    is_open = True
+
+    def authorize(self, values: Sequence[str]) -> Grant:  # noqa: ARG002 - as of `Authorizer`
+        """Return the grant of everything."""
+        return EVERYTHING
+
+
+class BearerAuthorizer:
+    """Asks for `Authorization: Bearer …`."""
+
+    is_open = False
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return the grant of the source that knows the token."""
+        if len(values) != 1:
+            msg = "This server asks for a key, in one header: Authorization: Bearer KEY"
+            raise GeartrainError(Code.UNAUTHENTICATED, msg)
+        scheme, _, token = values[0].strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != _SCHEME or not token:
+            msg = "The header Authorization has to be of the form: Bearer KEY"
+            raise GeartrainError(Code.UNAUTHENTICATED, msg)
+        for source in self._sources:
+            grant = source.find(token)
+            if grant is not None:
+                return grant
+        raise GeartrainError(Code.UNAUTHENTICATED, "The key is not known to this server, or was revoked.")
+
+
+class NoAdministration:
+    """An authorizer without administration, for any key; another authorizer decides the rest."""
+
+    is_open = False
+
+    def __init__(self, inner: Authorizer, reason: str) -> None:
+        """`reason`: a sentence for those who try, which says what to do instead."""
+        self._inner = inner
+        self._reason = reason
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return the other authorizer's grant without administration."""
+        return msgspec.structs.replace(self._inner.authorize(values), no_administration=self._reason)
 
 
 class AccessGuard:

@@ -1,10 +1,14 @@
-"""Options of access control. Nothing else is imported here."""
+"""Options of access, and the error for those that cannot be used; an operator reads it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import msgspec
+
+
+class AccessError(Exception):
+    """A file or an option of access is wrong; the text says where, and what to do."""
 
 
 class JwtOptions(msgspec.Struct, frozen=True, kw_only=True):

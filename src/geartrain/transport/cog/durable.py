@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
 
-from geartrain.apis import cog_lists
+from geartrain.apis import cog
 from geartrain.apis.openapi import LISTED, MOST_LISTED
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
@@ -22,31 +23,25 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
-from geartrain.service.models.predictions import unusable_id
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.predictions import Predictions, unusable_id
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.service.readers import completion
-from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
 from geartrain.transport.cog.forms import Form
 from geartrain.transport.cog.predictions import (
-    FindModel,
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
+    TrainingEndpoints,
+    TrainingExchange,
     repeated_aside,
     shown_aside,
 )
-from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
-from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
-from geartrain.transport.routing import Params
-from geartrain.transport.tasks import Request, by_task, start
-from geartrain.transport.wire.exchange import Answer, Body, Decision, Head, Responder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from geartrain.service.models.trainings import Trainings
+from geartrain.transport.runs import start
+from geartrain.transport.wire.exchange import Answer, Body, Head, Responder
 
 _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes
@@ -59,85 +54,24 @@ _OUT_OF_REACH: Final = (
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
 
 
-class _DurableEndpoints(PredictionEndpoints):
-    """Endpoints of predictions on a server with a store."""
+class StoredPredictions:
+    """Predictions, or trainings, that a store knows: where they run, and how they stand."""
 
-    reach: Reach
+    def __init__(self, reach: Reach, noun: str) -> None:
+        self.reach = reach
+        self.durability: Durability = reach.durability
+        self.noun = noun
 
-    @property
-    def durability(self) -> Durability:
-        """The store."""
-        return self.reach.durability
+    def key(self, model: ModelRef, prediction_id: str) -> Key:
+        """Return the row key of a prediction of a model."""
+        return Key(table_of(model.entry.name, self.noun), prediction_id)
 
-    def cancel(self, head: Head, params: Params) -> Decision:
-        """Ask for the end of a prediction that has not ended, wherever it runs: 200, 404 if there is none."""
-        head.notes.prediction_id = params["id"]
+    def exchange(self, endpoints: PredictionEndpoints, wish: PredictionWish) -> Callable[[Responder], _DurableSteps]:
+        """Return the factory of the exchange for a prediction that the store is to know."""
+        kind = DurableTrainingExchange if isinstance(endpoints, TrainingEndpoints) else DurablePredictionExchange
+        return partial(kind, endpoints, wish, stored=self)
 
-        async def cancel(_request: Request) -> Answer:
-            if head.notes.is_relayed:
-                return self._cancel_relayed(head, params)
-            found = await self._cancel(head, params)
-            return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
-
-        return by_task(cancel, COG, self.max_body)(head, params)
-
-    async def _cancel(self, head: Head, params: Params) -> bool:
-        principal = head.notes.principal
-        for predictions in self._tables(params):
-            key = self.key(params)
-            run = self._run(key, principal)
-            if run is None and predictions.cancel(params["id"], principal):
-                return True  # it is known to this server alone
-            try:
-                row = await self.durability.cancel(key, principal)
-            finally:
-                if run is not None:
-                    run.execution.cancel()
-            if run is None and row is not None:  # it counts from now on; its server need not wait to be told
-                await self.reach.tell(row, RelayedRequest.of(head))
-            return row is not None or run is not None
-        return False
-
-    def _cancel_relayed(self, head: Head, params: Params) -> Answer:
-        """Stop what runs here; the server that asks for it has written to the store."""
-        run = self._run(self.key(params), head.notes.principal)
-        if run is None:
-            return NOT_RUNNING_HERE
-        run.execution.cancel()
-        return json_answer(b"{}")
-
-    def show(self, head: Head, params: Params) -> Decision:
-        """Tell how a prediction stands, wherever it runs, or as the store has it; 404 if there is none."""
-        head.notes.prediction_id = params["id"]
-
-        async def show(_request: Request) -> Answer:
-            if head.notes.is_relayed:
-                run = await self.known_run(self.key(params), head.notes.principal)
-                return NOT_RUNNING_HERE if run is None else await _shown_run(run)
-            return await self._look_up(head, params)
-
-        return by_task(show, COG, self.max_body)(head, params)
-
-    async def _look_up(self, head: Head, params: Params) -> Answer:
-        principal = head.notes.principal
-        for predictions in self._tables(params):
-            key = self.key(params)
-            run = self._run(key, principal)
-            if run is not None and run.is_known:
-                return await _shown_run(run)
-            prediction = None if run is not None else predictions.look_up(params["id"], principal)
-            if prediction is not None:
-                return await shown_aside(prediction, predictions.place_of(prediction.id))
-            row = await self.durability.find_row(key, principal)
-            if row is None:
-                break
-            found = await self.reach.follow(row, RelayedRequest.of(head))
-            if isinstance(found, RelayedAnswer):
-                return await found.whole()
-            return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
-        return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
-
-    def _run(self, key: Key, principal: Principal) -> DurableRun | None:
+    def run(self, key: Key, principal: Principal) -> DurableRun | None:
         """Return the run of a prediction in this server; None if there is none that `principal` may see."""
         run = self.durability.runs.get(key)
         return run if run is not None and principal.may_see(run.prediction.principal) else None
@@ -147,56 +81,68 @@ class _DurableEndpoints(PredictionEndpoints):
 
         None if there is none that `principal` may see.
         """
-        run = self._run(key, principal)
+        run = self.run(key, principal)
         if run is None:
             return None
         await asyncio.wait((run.made,))
         return run if run.is_known else None
 
-    def list(self, head: Head, params: Params) -> Decision:
-        """List the predictions of the model that the store knows, the newest first."""
+    async def show(self, head: Head, key: Key) -> Answer:
+        """Tell how a prediction stands that runs in another server, or as the store has it; 404 if there is none."""
+        if head.notes.is_relayed:
+            run = await self.known_run(key, head.notes.principal)
+            return NOT_RUNNING_HERE if run is None else await shown_aside(run.prediction, run.execution.place)
+        row = await self.durability.find_row(key, head.notes.principal)
+        if row is None:
+            return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+        found = await self.reach.follow(row, RelayedRequest.of(head))
+        if isinstance(found, RelayedAnswer):
+            return await found.whole()
+        return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
 
-        async def list_(_request: Request) -> Answer:
-            query = _read_query(head.query)
-            rows = RowFilter(self.key({**params, "id": ""}).model, query.statuses, head.notes.principal)
-            page = await self.durability.list_rows(rows, limit=query.limit, cursor=query.cursor)
-            return json_answer(cog_lists.encode_page(page))
+    async def cancel(self, head: Head, key: Key, predictions: Predictions) -> Answer:
+        """Ask for the end of a prediction that has not ended: 200, 404 if there is none.
 
-        return by_task(list_, COG, self.max_body)(head, params)
+        Of a relayed request, stop the run of this server: the server that asks has written to the store.
+        """
+        run = self.run(key, head.notes.principal)
+        if head.notes.is_relayed:
+            if run is None:
+                return NOT_RUNNING_HERE
+            run.execution.cancel()
+            return json_answer(b"{}")
+        found = await self._cancel(head, key, run, predictions=predictions)
+        return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
 
-    def key(self, params: Params) -> Key:
-        """Return the row key of the prediction that a path names."""
-        return Key(table_of(self.find(params).entry.name, self.noun), params["id"])
+    async def _cancel(self, head: Head, key: Key, run: DurableRun | None, *, predictions: Predictions) -> bool:
+        principal = head.notes.principal
+        if run is None and predictions.cancel(key.id, principal):
+            return True  # it is known to this server alone
+        try:
+            row = await self.durability.cancel(key, principal)
+        finally:
+            if run is not None:
+                run.execution.cancel()
+        if run is None and row is not None:  # it counts from now on; its server need not wait to be told
+            await self.reach.tell(row, RelayedRequest.of(head))
+        return row is not None or run is not None
 
-
-class DurablePredictionEndpoints(_DurableEndpoints):
-    """See `PredictionEndpoints`."""
-
-    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, reach: Reach) -> None:
-        super().__init__(find, options, bodies)
-        self.reach = reach
-
-    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return lambda responder: DurablePredictionExchange(self, wish, responder)
-
-
-class DurableTrainingEndpoints(_DurableEndpoints, TrainingEndpoints):
-    """See `TrainingEndpoints`."""
-
-    def __init__(self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, reach: Reach) -> None:
-        TrainingEndpoints.__init__(self, trainings, options, bodies)
-        self.reach = reach
-
-    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return lambda responder: DurableTrainingExchange(self, wish, responder)
+    async def list(self, head: Head, model: ModelRef) -> Answer:
+        """List the predictions of a model that the store knows, the newest first."""
+        query = _read_query(head.query)
+        rows = RowFilter(self.key(model, "").model, query.statuses, head.notes.principal)
+        page = await self.durability.list_rows(rows, limit=query.limit, cursor=query.cursor)
+        return json_answer(cog.encode_page(page))
 
 
 class _DurableSteps(PredictionExchange):
     """One request for a prediction: what has an id is looked for in the store before its input is looked at."""
 
-    def __init__(self, endpoints: _DurableEndpoints, wish: PredictionWish, responder: Responder) -> None:
+    def __init__(
+        self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder, *, stored: StoredPredictions
+    ) -> None:
         super().__init__(endpoints, wish, responder)
-        self._durable = endpoints
+        self._stored = stored
         self._is_named = False  # so that a client can ask for the prediction
         self._claimed: NewPrediction | None = None  # until the row is this server's, or its client is answered
 
@@ -204,7 +150,7 @@ class _DurableSteps(PredictionExchange):
         """Receive a body. A prediction that lives here is found before its input is read."""
         receive = super().receive
         is_relayed = self._wish.head.notes.is_relayed
-        if self._wish.url_id and (is_relayed or self._key() in self._durable.durability.runs):
+        if self._wish.url_id and (is_relayed or self._key() in self._stored.durability.runs):
             start(self._unless_known(lambda: receive(body)))
         else:
             receive(body)
@@ -259,7 +205,7 @@ class _DurableSteps(PredictionExchange):
 
     def follow(self, prediction: Prediction) -> None:
         """Answer, when the store has the row."""
-        run = self._durable.durability.run_of(prediction) if self._is_named else None
+        run = self._stored.durability.run_of(prediction) if self._is_named else None
         if run is None or run.is_known:
             self._claimed = None
             super().follow(prediction)
@@ -303,26 +249,26 @@ class _DurableSteps(PredictionExchange):
     def _remove_files(self) -> None:
         """Remove the files that came with a form which makes no prediction."""
         claimed, self._claimed = self._claimed, None
-        if claimed is not None and claimed.attachments.files:
+        if claimed is not None and claimed.attachments is not None and claimed.attachments.files:
             start(claimed.attachments.folder.remove())
 
     def _key(self) -> Key:
         """Return the row key of the prediction that the path names."""
-        return Key(table_of(self._wish.model.entry.name, self._durable.noun), self._wish.url_id)
+        return self._stored.key(self._wish.model, self._wish.url_id)
 
     # predictions in the store
 
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
         await self._wait_for_abandoned()
-        run = await self._durable.known_run(self._key(), self._wish.head.notes.principal)
+        run = await self._stored.known_run(self._key(), self._wish.head.notes.principal)
         if run is not None:
             self._join(run)
             return True
         if self._wish.head.notes.is_relayed:
             self._responder.respond(NOT_RUNNING_HERE)
             return True
-        row = await self._durable.durability.find_row(self._key(), ANYONE)  # `_answer_row` tells it from an unknown one
+        row = await self._stored.durability.find_row(self._key(), ANYONE)  # `_answer_row` tells it from an unknown one
         if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
             return False  # unknown, or gone
         return await self._answer_row(row)
@@ -330,7 +276,7 @@ class _DurableSteps(PredictionExchange):
     async def _wait_for_abandoned(self) -> None:
         """Do as for every prediction. The end that frees the id is the one in the store."""
         key, principal = self._key(), self._wish.head.notes.principal
-        while (run := await self._durable.known_run(key, principal)) is not None and run.execution.is_abandoned:
+        while (run := await self._stored.known_run(key, principal)) is not None and run.execution.is_abandoned:
             await completion(run.prediction)
 
     def _join(self, run: DurableRun) -> None:
@@ -344,11 +290,11 @@ class _DurableSteps(PredictionExchange):
     async def _answer_row(self, row: Row) -> bool:
         """Answer for a prediction that does not run here; return False, without an answer, if it was abandoned."""
         if not self._wish.head.notes.principal.may_see(row.principal):
-            raise unusable_id(self._durable.noun, row.ownership.key.id)
+            raise unusable_id(self._stored.noun, row.ownership.key.id)
         if not self._wish.url_id:
-            raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
+            raise GeartrainError(Code.CONFLICT, _taken(row, self._stored.noun))
         request = RelayedRequest.of(self._wish.head, self.record.context.headers())
-        found = await self._durable.reach.follow(row, request)
+        found = await self._stored.reach.follow(row, request)
         if isinstance(found, RelayedAnswer):
             if self._has_left:
                 found.close()
@@ -358,10 +304,10 @@ class _DurableSteps(PredictionExchange):
         if found.is_abandoned:
             return False
         headers, is_over = self._wish.headers, found.state is RowState.ENDED
-        prediction = await self._durable.durability.restore(found, history=DEFAULT_CAPACITY)
+        prediction = await self._stored.durability.restore(found, history=DEFAULT_CAPACITY)
         if headers.event_stream:
             if not is_over:
-                runs_elsewhere = found.is_owner_alive and found.ownership.owner != self._durable.durability.owner
+                runs_elsewhere = found.is_owner_alive and found.ownership.owner != self._stored.durability.owner
                 raise GeartrainError(Code.NOT_READY, _OUT_OF_REACH if runs_elsewhere else _NOT_RUNNING, retry_after=2)
             self._check(self._wish.model.deployment)
             self._is_joined = True
@@ -382,10 +328,6 @@ class DurableTrainingExchange(_DurableSteps, TrainingExchange):
     """One request for a training."""
 
     __slots__ = ()
-
-
-async def _shown_run(run: DurableRun) -> Answer:
-    return await shown_aside(run.prediction, run.execution.place)
 
 
 def _taken(row: Row, noun: str) -> str:

@@ -10,8 +10,7 @@ from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Row
 from geartrain.domain.principal import ANYONE
-from geartrain.service.durable.durability import Durability
-from geartrain.service.durable.whereabouts import Elsewhere
+from geartrain.service.durable.durability import Durability, Elsewhere
 from geartrain.transport.relay.relay import NOT_HERE, RelayedAnswer, RelayedRequest, RelayPort
 from geartrain.transport.wire.exchange import Answer, ClientGoneError, Responder
 

@@ -26,13 +26,13 @@ from geartrain.domain.signature.text_values import (
 )
 from geartrain.domain.signature.types import InputField, Signature
 from geartrain.outbound.concurrency import off_loop
-from geartrain.outbound.names import clip_text, name_from_file_name, name_from_media_type
+from geartrain.outbound.files import clip_text, name_from_file_name, name_from_media_type
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.ports import AttachedFilePort, AttachmentStorePort
-from geartrain.service.scheduling.preparation import SINGLE, Attachment, Attachments
+from geartrain.service.scheduling.files import SINGLE, Attachment, Attachments
 from geartrain.transport.errors import BUG
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
 
 if TYPE_CHECKING:

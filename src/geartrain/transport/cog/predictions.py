@@ -1,4 +1,7 @@
-"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`."""
+"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`.
+
+Training endpoints are those of predictions, for another model (observed Cog, section 20).
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,30 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.holders import Holder
-from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.predictions import Holder, Predictions
+from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.failures import log_end
-from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.api import COG, CogOptions, PredictionHeaders, json_answer, read_headers
 from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
-from geartrain.transport.cog.headers import PredictionHeaders, read_headers
 from geartrain.transport.cog.streams import EventStream, EventStreams
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies, is_light, read_aside
 from geartrain.transport.routing import Params
-from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
-from geartrain.transport.tasks import by_task, size_refusal, start
+from geartrain.transport.runs import DIRECT_LIMIT, RunExchange, by_task, size_refusal, start
 from geartrain.transport.wire.exchange import (
     JSON,
     NO_BODY,
@@ -48,6 +48,9 @@ from geartrain.transport.wire.exchange import (
     Responder,
 )
 
+if TYPE_CHECKING:
+    from geartrain.transport.cog.durable import StoredPredictions
+
 logger = logging.getLogger(__name__)
 
 _OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
@@ -56,6 +59,7 @@ _NO_STREAMS: Final = (
     "or leave text/event-stream out of the Accept header."
 )
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it has been over for longer than --keep."}'
+_NO_TRAINING_STREAMS: Final = "Training endpoints do not support streaming responses."
 _NO_URL_ID: Final = ""
 _INPUT: Final = b'"input"'
 _LONGEST_STRAY: Final = 4_194_304  # bytes of a large body that is looked at for inputs outside of `input`
@@ -80,14 +84,31 @@ class PredictionWish(msgspec.Struct, frozen=True):
     head: Head
 
 
+class Found(NamedTuple):
+    """A prediction that this server knows; `place` is its place in the queue, 0 if it does not wait there."""
+
+    prediction: Prediction
+    place: int = 0
+
+
 class PredictionEndpoints:
     """Handles the requests for predictions of a model that the path names, or that is at the root."""
 
     noun = "prediction"
 
-    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies) -> None:
-        """`find` returns the model of a path; it may raise `GeartrainError`. `bodies` reads large ones."""
+    def __init__(
+        self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        """Create the endpoints.
+
+        Args:
+            find: returns the model of a path; it may raise `GeartrainError`.
+            options: of Cog's API.
+            bodies: reads large ones.
+            stored: the predictions that a store knows, on a server with a store.
+        """
         self.find = find
+        self.stored = stored
         self.bodies = bodies
         self.max_body = options.max_body
         self._refuse_size = size_refusal(COG)
@@ -107,25 +128,43 @@ class PredictionEndpoints:
         return Accepted(self._exchange(wish), self.max_body, self._refuse_size)
 
     def cancel(self, head: Head, params: Params) -> Decision:
-        """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
+        """Ask for the end of a live prediction, wherever it runs: 200, 404 if there is none."""
         head.notes.prediction_id = params["id"]
-        found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in self._tables(params))
+        tables = self._tables(params)
+        if self.stored is not None and tables:
+            key = self.stored.key(self.find(params), params["id"])
+            return self._aside(partial(self.stored.cancel, head, key, tables[0]), head, params)
+        found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in tables)
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
     def show(self, head: Head, params: Params) -> Decision:
-        """Tell how a prediction stands, live or recently over; 404 if there is none.
+        """Tell how a prediction stands: live or recently over, or as the store has it; 404 if there is none.
 
         Of one that waits for a slot, a header field says its place in the queue.
         """
         head.notes.prediction_id = params["id"]
-        for predictions in self._tables(params):
-            prediction = predictions.look_up(params["id"], head.notes.principal)
-            if prediction is not None:
-                place = predictions.place_of(prediction.id)
-                if cog.takes_long(prediction):
-                    return self._aside(partial(shown_aside, prediction, place), head, params)
-                return shown(prediction, place)
+        found = None if head.notes.is_relayed else self._find_here(head, params)
+        if found is not None:
+            if cog.takes_long(found.prediction):
+                return self._aside(partial(shown_aside, *found), head, params)
+            return shown(*found)
+        if self.stored is not None and self._tables(params):
+            key = self.stored.key(self.find(params), params["id"])
+            return self._aside(partial(self.stored.show, head, key), head, params)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+
+    def _find_here(self, head: Head, params: Params) -> Found | None:
+        """Find a prediction that this server knows; None for one whose row is not written yet."""
+        principal = head.notes.principal
+        for predictions in self._tables(params):
+            if self.stored is not None:
+                run = self.stored.run(self.stored.key(self.find(params), params["id"]), principal)
+                if run is not None:
+                    return Found(run.prediction, run.execution.place) if run.is_known else None
+            prediction = predictions.look_up(params["id"], principal)
+            if prediction is not None:
+                return Found(prediction, predictions.place_of(prediction.id))
+        return None
 
     def _aside(self, answer: Callable[[], Awaitable[Answer]], head: Head, params: Params) -> Decision:
         """Answer a request with what takes long to make."""
@@ -156,7 +195,7 @@ class PredictionEndpoints:
         return AcceptedInParts(new_exchange, self.max_body, self._refuse_size)
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return partial(PredictionExchange, self, wish)
+        return partial(PredictionExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
 
     def _tables(self, params: Params) -> tuple[Predictions, ...]:
         """Return the predictions of the model; none where there is no such model any more."""
@@ -363,6 +402,51 @@ class PredictionExchange(RunExchange):
         """Apply the rule of this client to the prediction that it leaves."""
         holder = _holder_of(self._wish, is_joined=self._is_joined)
         self._predictions.holders.leave(prediction, holder, self._endpoints.streams.grace)
+
+
+class TrainingEndpoints(PredictionEndpoints):
+    """`POST /trainings`, `PUT` and `GET /trainings/{id}`, `POST /trainings/{id}/cancel`."""
+
+    noun = "training"
+
+    def __init__(
+        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        super().__init__(lambda _params: trainings.ref, options, bodies, stored=stored)
+        self.trainings = trainings
+
+    def create(self, head: Head, params: Params) -> Decision:
+        """Make a training, which has no stream."""
+        if read_headers(head.headers).event_stream:
+            return COG.refuse(GeartrainError(Code.NOT_ACCEPTABLE, _NO_TRAINING_STREAMS))
+        return super().create(head, params)
+
+    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
+        return partial(TrainingExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
+
+
+class TrainingExchange(PredictionExchange):
+    """One request for a training, which may have to wait until its model is loaded."""
+
+    __slots__ = ("_trainings",)
+
+    def __init__(self, endpoints: TrainingEndpoints, wish: PredictionWish, responder: Responder) -> None:
+        super().__init__(endpoints, wish, responder)
+        self._trainings = endpoints.trainings
+
+    async def find(self) -> Deployment:
+        """Wait until the model is loaded."""
+        await self._trainings.ready()
+        return await super().find()
+
+    def is_large(self, body: Body) -> bool:  # noqa: ARG002 - as of its base class
+        """Let every training wait for its model."""
+        return True
+
+    async def prepare(self, body: Body) -> NewPrediction:
+        """Wait until the model is loaded."""
+        await self._trainings.ready()
+        return await super().prepare(body) if super().is_large(body) else self.read(body)
 
 
 def _holder_of(wish: PredictionWish, *, is_joined: bool) -> Holder:

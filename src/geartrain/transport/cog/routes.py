@@ -9,25 +9,31 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.versions import is_version
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.docs_page import REFERENCE, docs_file
 from geartrain.transport.cog.elsewhere import Reach
-from geartrain.transport.cog.overview import Overview
-from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints
-from geartrain.transport.cog.reference import ReferenceEndpoint
-from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
-from geartrain.transport.cog.trainings import TrainingEndpoints
+from geartrain.transport.cog.overview import Overview, ReferenceEndpoint
+from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, TrainingEndpoints
+from geartrain.transport.cog.system import (
+    REFERENCE,
+    FindSystem,
+    SystemEndpoints,
+    at_once,
+    docs_file,
+    path_prefix,
+    shutdown,
+)
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import NO_RELAY, RelayPort
 from geartrain.transport.routing import GET, POST, Begin, Params, Route, Scope
-from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Head
 
 if TYPE_CHECKING:
     from geartrain.service.models.catalogue import Catalogue
+    from geartrain.transport.cog.durable import StoredPredictions
 
 MAX_PAGES: Final = 256  # model versions whose OpenAPI document is kept
 
@@ -49,7 +55,7 @@ def cog_routes(
     options: CogOptions,
     *,
     bodies: LargeBodies,
-    durability: Durability | NotDurable = NOT_DURABLE,
+    durability: Durability | None = None,
     relay: RelayPort = NO_RELAY,
 ) -> list[Route]:
     """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
@@ -76,14 +82,14 @@ def cog_routes(
 
 
 def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
-    return Route(methods, path, begin, COG, scope, protocol="cog" if scope == "predict" else "system")
+    return Route(methods, path, begin, COG, scope)
 
 
 class _Runs:
     """Makes the routes of predictions and trainings, and of their document, with a store or without."""
 
     def __init__(
-        self, options: CogOptions, bodies: LargeBodies, durability: Durability | NotDurable, *, relay: RelayPort
+        self, options: CogOptions, bodies: LargeBodies, durability: Durability | None, *, relay: RelayPort
     ) -> None:
         self._options = options
         self._bodies = bodies
@@ -92,32 +98,39 @@ class _Runs:
 
     def of_predictions(self, prefix: str, find: FindModel) -> list[Route]:
         """Return the routes of a model's predictions."""
-        path, durability = prefix + "/predictions", self.durability
-        if isinstance(durability, NotDurable):
-            return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurablePredictionEndpoints  # late: most servers have no store
-
-        reach = Reach(durability, self._relay)
-        endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, reach=reach)
-        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
+        stored = self._stored(PredictionEndpoints.noun)
+        endpoints = PredictionEndpoints(find, self._options, self._bodies, stored=stored)
+        return self._routes(prefix + "/predictions", endpoints)
 
     def reference(self, catalogue: Catalogue | None, trainings: Trainings | None) -> list[Route]:
         """Return the document of the whole server. Where there are several models it concerns all of them."""
-        endpoint = ReferenceEndpoint(catalogue, trainings, is_listed=isinstance(self.durability, Durability))
+        endpoint = ReferenceEndpoint(catalogue, trainings, is_listed=self.durability is not None)
         begin = by_task(endpoint.answer, COG, self._options.max_body)
         is_of_all = catalogue is not None and len(catalogue.names()) > 1
         return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
 
     def of_trainings(self, trainings: Trainings) -> list[Route]:
         """Return the routes of trainings."""
-        path, durability = "/trainings", self.durability
-        if isinstance(durability, NotDurable):
-            return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurableTrainingEndpoints  # late: most servers have no store
+        stored = self._stored(TrainingEndpoints.noun)
+        endpoints = TrainingEndpoints(trainings, self._options, self._bodies, stored=stored)
+        return self._routes("/trainings", endpoints)
 
-        reach = Reach(durability, self._relay)
-        endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, reach=reach)
-        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
+    def _stored(self, noun: str) -> StoredPredictions | None:
+        if self.durability is None:
+            return None
+        from geartrain.transport.cog.durable import StoredPredictions  # late: most servers have no store
+
+        return StoredPredictions(Reach(self.durability, self._relay), noun)
+
+    def _routes(self, path: str, endpoints: PredictionEndpoints) -> list[Route]:
+        routes, stored = _runs(path, endpoints), endpoints.stored
+        if stored is None:
+            return routes
+
+        async def list_(request: Request) -> Answer:
+            return await stored.list(request.head, endpoints.find(request.params))
+
+        return [*_relayable(routes), _route(GET, path, by_task(list_, COG, self._options.max_body), scope="read")]
 
 
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
@@ -172,7 +185,7 @@ def _models(catalogue: Catalogue, options: CogOptions, runs: _Runs) -> list[Rout
     return routes
 
 
-def _overview(catalogue: Catalogue, options: CogOptions, durability: Durability | NotDurable) -> list[Route]:
+def _overview(catalogue: Catalogue, options: CogOptions, durability: Durability | None) -> list[Route]:
     overview = Overview(catalogue, options=options, durability=durability)
     hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json")
     return [
@@ -194,7 +207,7 @@ def _overview(catalogue: Catalogue, options: CogOptions, durability: Durability 
 class _Pages:
     """Finds models by the names and versions in paths."""
 
-    def __init__(self, catalogue: Catalogue, durability: Durability | NotDurable) -> None:
+    def __init__(self, catalogue: Catalogue, durability: Durability | None) -> None:
         self._catalogue = catalogue
         self._durability = durability
         self._pages: dict[tuple[str, str], SystemEndpoints] = {}

@@ -12,7 +12,7 @@ from geartrain.apis import sse
 from geartrain.apis.cog import takes_long
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import LAST, Completed, EventsDroppedError
-from geartrain.service.models.holders import Holder
+from geartrain.service.models.predictions import Holder
 from geartrain.service.readers import EventReader, LaggedError, replay_start
 from geartrain.transport.large_bodies import read_aside
 from geartrain.transport.wire.exchange import ClientGoneError
@@ -20,7 +20,7 @@ from geartrain.transport.wire.exchange import ClientGoneError
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
     from geartrain.domain.tensors.tensor import Buffer
-    from geartrain.service.models.holders import Holders
+    from geartrain.service.models.predictions import Holders
     from geartrain.transport.wire.exchange import AnswerStream, Responder
 
 MAX_READERS: Final = 1024  # of one prediction

@@ -9,25 +9,20 @@ from typing import Final
 from geartrain.domain.rendering import clip
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.authorizer import Authorizer
-from geartrain.transport.access.grants import Grant
-from geartrain.transport.grpc.access import CallAccess, Need
-from geartrain.transport.grpc.context import CallContext
-from geartrain.transport.grpc.errors import CallError, refusal
+from geartrain.transport.access.guard import Authorizer, Grant
+from geartrain.transport.errors import GrpcStatus
+from geartrain.transport.grpc.context import CallAccess, CallContext, Need
 from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, SMALL_MESSAGE, announced, too_large
 from geartrain.transport.grpc.heads import CallHead, read_head
-from geartrain.transport.grpc.health import CHECK, WATCH, HealthCalls, WatchExchange
 from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
 from geartrain.transport.grpc.infer import PATH as INFER
 from geartrain.transport.grpc.infer import infer_exchange
 from geartrain.transport.grpc.options import GrpcOptions
-from geartrain.transport.grpc.reflection import REFLECTION_METHODS, Reflection
-from geartrain.transport.grpc.request_heads import RequestReader
-from geartrain.transport.grpc.response_heads import ResponseWriter
+from geartrain.transport.grpc.request_heads import RequestReader, ResponseWriter
 from geartrain.transport.grpc.servicer import SERVICE, Calls
-from geartrain.transport.grpc.status import Status
-from geartrain.transport.grpc.streaming import StreamingCall, StreamingCalls
-from geartrain.transport.grpc.streams import InferStream
+from geartrain.transport.grpc.services import CHECK, REFLECTION_METHODS, WATCH, HealthCalls, Reflection, WatchExchange
+from geartrain.transport.grpc.status import CallError, refusal
+from geartrain.transport.grpc.streams import InferStream, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.unary import AsyncMethod, Method, methods, unary_exchange
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import ROUTINE, Scope
@@ -85,11 +80,11 @@ class GrpcHandler:
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a call, before its messages are read."""
-        head.notes.protocol = "grpc"
+        head.notes.protocol, head.notes.shows_logs = "grpc", False
         try:
             begin = self._methods.get(head.path)
             if begin is None:
-                raise CallError(Status.UNIMPLEMENTED, f"unknown method '{clip(head.path.decode('latin-1'))}'")
+                raise CallError(GrpcStatus.UNIMPLEMENTED, f"unknown method '{clip(head.path.decode('latin-1'))}'")
             return begin(read_head(head), head.notes)
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             return refusal(error)

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from geartrain.transport.compression import Encoding
-from geartrain.transport.grpc.errors import CallError
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.errors import GrpcStatus
+from geartrain.transport.grpc.status import CallError
 from geartrain.transport.wire.exchange import Head
 
 _CONTENT_TYPE: Final = b"application/grpc"
@@ -90,7 +90,7 @@ def read_timeout(value: bytes) -> float:
     if match is None:
         shown = value[:40].decode("latin-1")
         raise CallError(
-            Status.INTERNAL, f"malformed grpc-timeout '{shown}': up to 8 digits and one of H, M, S, m, u, n"
+            GrpcStatus.INTERNAL, f"malformed grpc-timeout '{shown}': up to 8 digits and one of H, M, S, m, u, n"
         )
     return int(match[1]) * _SECONDS[match[2]]
 
@@ -104,7 +104,7 @@ def decode_binary(name: bytes, value: bytes) -> tuple[bytes, ...]:
         return tuple(_decode_base64(each.strip(b" \t")) for each in value.split(b","))
     except binascii.Error:
         text = f"malformed binary metadata: '{name.decode('latin-1')}' is not base64"
-        raise CallError(Status.INTERNAL, text) from None
+        raise CallError(GrpcStatus.INTERNAL, text) from None
 
 
 def _decode_base64(text: bytes) -> bytes:
@@ -116,7 +116,9 @@ def _check_content_type(value: bytes) -> None:
     kind = value[len(_CONTENT_TYPE) :].partition(b";")[0].strip().lower()
     if kind not in _PROTO:
         shown = value[:100].decode("latin-1")
-        raise CallError(Status.UNIMPLEMENTED, f"content type '{shown}' is not supported: send application/grpc+proto")
+        raise CallError(
+            GrpcStatus.UNIMPLEMENTED, f"content type '{shown}' is not supported: send application/grpc+proto"
+        )
 
 
 def _read_encoding(value: bytes) -> Encoding | None:
@@ -124,5 +126,5 @@ def _read_encoding(value: bytes) -> Encoding | None:
     if name not in _ENCODINGS:
         shown = value[:40].decode("latin-1")
         text = f"grpc-encoding '{shown}' is not supported: send one of identity, gzip, deflate"
-        raise CallError(Status.UNIMPLEMENTED, text, ACCEPTED_ENCODINGS)
+        raise CallError(GrpcStatus.UNIMPLEMENTED, text, ACCEPTED_ENCODINGS)
     return _ENCODINGS[name]

@@ -1,21 +1,23 @@
-"""Requests whose beginning has been read before: all but the id and the tensors' bytes is known then.
+"""Beginnings of requests and responses that have been read or written before.
 
-Clients write the fields of a message by their numbers, so the raw contents come last, and what stands before them is
-the same in most requests for a model.
+Clients write the fields of a message by their numbers, so the raw contents come last. The fields before them are the
+same in most requests for a model, but for the id. The fields of a response may stand in any order, so those that are
+the same stand first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple
 
 from geartrain.apis.open_inference import Place
-from geartrain.domain.predictions.inference import InferRequest, Parameters, SchedulePolicy
+from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameters, SchedulePolicy
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.grants import EVERYTHING, Grant
-from geartrain.transport.grpc.translate import Call, Message, parse, read_call
-from geartrain.transport.grpc.wire import ID_TAG, RAW_INPUT_TAG, read_varint
+from geartrain.transport.access.guard import EVERYTHING, Grant
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.translate import FINAL, NOWHERE, Call, Message, encode, parse, read_call, write
+from geartrain.transport.grpc.wire import ID_TAG, RAW_INPUT_TAG, RAW_OUTPUT_TAG, as_stream_response, read_varint, varint
 from geartrain.transport.wire.exchange import Body
 
 MAX_HEADS: Final = 256  # heads that are remembered
@@ -26,6 +28,7 @@ _MORE: Final = 128  # the bit of a varint that says that another byte follows
 _HEAD_TAGS: Final = frozenset(number << 3 | 2 for number in (1, 2, 4, 5, 6))
 _Inputs = tuple[tuple[str, str, tuple[int, ...]], ...]  # names, datatypes and shapes
 _UNKNOWN: Final = b""  # of a request whose head cannot be told from its contents
+_ID: Final = bytes((ID_TAG,))
 
 
 class _Split(NamedTuple):
@@ -156,3 +159,84 @@ def _read_contents(data: Body, position: int, inputs: _Inputs) -> tuple[Tensor, 
         tensors.append(Tensor(name, datatype, shape, contents))
         position = after
     return tuple(tensors) if position == end else None
+
+
+def _final(value: bool) -> bytes:  # noqa: FBT001 - it is what the field says
+    message = pb.ModelInferResponse()
+    message.parameters[FINAL].bool_param = value
+    return message.SerializeToString()
+
+
+_FINALS: Final = {True: _final(True), False: _final(False)}
+
+
+class ResponseWriter:
+    """Writer of messages of the types `ModelInferResponse` and `ModelStreamInferResponse`.
+
+    Its cached heads are keyed by all that they consist of, names, datatypes and shapes, so they stay right after a
+    reload of a model. When there are 256, the oldest one is forgotten.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[Hashable, bytes] = {}
+
+    def write(self, response: InferResponse, places: Mapping[str, Place] = NOWHERE) -> list[Buffer]:
+        """Return the parts of a `ModelInferResponse`. What is in `places` has been written there."""
+        return encode(response, places) if places else self._parts(response, b"")
+
+    def write_in_stream(
+        self, response: InferResponse, places: Mapping[str, Place] = NOWHERE, *, final: bool
+    ) -> list[Buffer]:
+        """Return the parts of a `ModelStreamInferResponse`; `final`: whether its request gets no further one."""
+        parts = encode(response, places, final=final) if places else self._parts(response, _FINALS[final])
+        return as_stream_response(parts)
+
+    def _parts(self, response: InferResponse, last: bytes) -> list[Buffer]:
+        """Return the parts of a `ModelInferResponse`, with the fields of `last` among them."""
+        outputs = response.outputs
+        key: Hashable
+        if len(outputs) == 1:
+            only = outputs[0]
+            key = response.model_name, response.model_version, only.name, only.datatype, only.shape
+        else:
+            key = response.model_name, response.model_version, tuple((e.name, e.datatype, e.shape) for e in outputs)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._remember(key, response)
+        if response.id:
+            text = response.id.encode(errors="replace")
+            head += _ID + varint(len(text)) + text
+        if response.parameters:
+            head += _parameters(response.parameters)
+        parts: list[Buffer] = []
+        written = head + last
+        for each in outputs:
+            size = len(each.data)
+            written += RAW_OUTPUT_TAG + varint(size)
+            if size <= _SMALL:
+                written += each.data
+            else:
+                parts += (written, each.data)
+                written = b""
+        if written:
+            parts.append(written)
+        return parts
+
+    def _remember(self, key: Hashable, response: InferResponse) -> bytes:
+        message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
+        for tensor in response.outputs:
+            message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if len(self._heads) >= MAX_HEADS:
+            self._heads.pop(next(iter(self._heads)))
+        head: bytes = message.SerializeToString()
+        self._heads[key] = head
+        return head
+
+
+def _parameters(given: Parameters) -> bytes:
+    message = pb.ModelInferResponse()
+    for name, value in given.items():
+        write(message.parameters[name], value)
+    return message.SerializeToString()

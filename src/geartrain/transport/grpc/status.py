@@ -1,40 +1,21 @@
-"""The status of a call, and the answers that are nothing but a status.
+"""The status of a call, for errors too, and the answers that are nothing but a status.
 
 Source: the document "gRPC over HTTP2" (Responses), and gRPC's table of status codes.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+import logging
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
+from geartrain.transport.errors import GRPC_STATUS, GrpcStatus
 from geartrain.transport.wire.exchange import Answer
 
 Fields = tuple[tuple[bytes, bytes], ...]
-
-
-class Status(IntEnum):
-    """Status of a finished call."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
 
 
 # The wire remembers the encodings of fields by these very objects.
@@ -50,14 +31,14 @@ _CUT: Final = " … (cut)"
 _UNCHANGED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # besides letters and digits: what is printable but for %
 
 
-def trailers(status: Status, text: str = "") -> Fields:
+def trailers(status: GrpcStatus, text: str = "") -> Fields:
     """Return the fields of a status; a text that is too long for them is cut."""
-    if status is Status.OK:
+    if status is GrpcStatus.OK:
         return OK_TRAILERS
     return ((b"grpc-status", b"%d" % status), (b"grpc-message", percent_encode(shorten(text))))
 
 
-def failure(status: Status, text: str, *fields: tuple[bytes, bytes]) -> Answer:
+def failure(status: GrpcStatus, text: str, *fields: tuple[bytes, bytes]) -> Answer:
     """Return the answer that is a status alone, in its head ("Trailers-Only")."""
     return Answer(HTTP_OK, (), (*HEADERS, *trailers(status, text), *fields), error=text)
 
@@ -82,3 +63,38 @@ def shorten(text: str) -> str:
     while (size := len(quote(kept))) > _MAX_DETAILS:
         kept = kept[: len(kept) * _MAX_DETAILS // size]
     return text if len(kept) == len(text) else kept + _CUT
+
+
+logger = logging.getLogger(__name__)
+
+_LONGEST: Final = 2000  # characters of a text
+
+
+class CallError(GeartrainError):
+    """A call that breaks the rules of gRPC itself: its status, a sentence, and further fields of the answer."""
+
+    def __init__(self, status: GrpcStatus, text: str, *fields: tuple[bytes, bytes]) -> None:
+        super().__init__(Code.UNPARSABLE, text)
+        self.status = status
+        self.answer_fields = fields
+
+
+def as_geartrain_error(error: Exception) -> GeartrainError:
+    """Return the error itself if it is a `GeartrainError`; otherwise log it and return `INTERNAL`."""
+    if isinstance(error, GeartrainError):
+        return error
+    logger.error("a gRPC request could not be answered", exc_info=error)
+    return GeartrainError(Code.INTERNAL, "The server could not answer this request; its log says why.")
+
+
+def status_of(error: Exception) -> tuple[GrpcStatus, str]:
+    """Return the status and the text of an error. An unexpected one is logged, and the client gets no details."""
+    foreseen = as_geartrain_error(error)
+    status = foreseen.status if isinstance(foreseen, CallError) else GRPC_STATUS[foreseen.code]
+    return status, clip(foreseen.reason, _LONGEST)
+
+
+def refusal(error: Exception) -> Answer:
+    """Return the answer to a call that failed before anything was sent."""
+    fields = error.answer_fields if isinstance(error, CallError) else ()
+    return failure(*status_of(error), *fields)

@@ -1,7 +1,13 @@
-"""Translates messages into requests of the domain, and its responses into messages."""
+"""Translates messages into requests of the domain, and its responses into messages.
+
+No element of typed contents passes through a line of Python: floats and booleans lie in a serialized message as they
+lie in a tensor, and integers, which do not, go through an array of the machine's own type that refuses values out of
+its range.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -9,29 +15,184 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from geartrain.apis.infer_json import too_many, too_many_members
+from geartrain.apis.infer_parameters import take_parameters
 from geartrain.apis.json_limits import MAX_INPUTS, MAX_MEMBERS
-from geartrain.apis.open_inference import Fetch, Place
+from geartrain.apis.open_inference import Fetch, Place, put
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.inference import InferRequest, InferResponse
+from geartrain.domain.predictions.inference import (
+    NO_SCHEDULE,
+    InferRequest,
+    InferResponse,
+    Parameter,
+    Parameters,
+    SchedulePolicy,
+)
 from geartrain.domain.rendering import clip
 from geartrain.domain.signature.tensor_view import Bound
-from geartrain.domain.tensors.tensor import MAX_TEXTS, Buffer, Tensor, tensor_error
+from geartrain.domain.tensors.tensor import DATATYPES, MAX_TEXTS, Buffer, Tensor, join_bytes, tensor_error
 from geartrain.domain.versions import is_version
-from geartrain.service.models.admission import CheckedInput
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.service.models.catalogue import normal
-from geartrain.service.models.interface import Interface
-from geartrain.transport.grpc import contents
+from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.parameters import FINAL, NO_WISHES, read, read_wishes, write
-from geartrain.transport.grpc.regions import OFFSET, REGION, SIZE, read_place
-from geartrain.transport.grpc.wire import split_raw, survey, with_raw
+from geartrain.transport.grpc.wire import split_raw, survey, varint, with_raw
 
+FIELDS: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field of each datatype; FP16 and BF16 have none."""
+
+_ARRAYS: Final = {"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I"}
+_ARRAYS["UINT64"] = "Q"
+_PACKED: Final = {"BOOL": 1, "FP32": 4, "FP64": 8}  # bytes of an element in a serialized message
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+FINAL: Final = "triton_final_response"
+
+_BINARY: Final = "binary_data_output"  # means something over HTTP only
+_LEAST, _MOST, _MOST_UNSIGNED = -(2**63), 2**63 - 1, 2**64 - 1
+REGION: Final = "shared_memory_region"
+OFFSET: Final = "shared_memory_offset"
+SIZE: Final = "shared_memory_byte_size"
 _SPLIT_FROM: Final = 16_384  # bytes of a message, from which on looking for the raw contents pays
 _MOST_FIELDS: Final = 20 * MAX_INPUTS
 _MOST_REST: Final = 8_388_608  # bytes of names, shapes and parameters
 _CLASSIFICATION: Final = "classification"
 
 NOWHERE: Final[Mapping[str, Place]] = {}
+
+
+def to_bytes(tensor: pb.ModelInferRequest.InferInputTensor) -> Buffer:
+    """Return the contents of a tensor whose `contents` are set, as many as they are.
+
+    Raises `INVALID_TENSOR`: the field is that of another datatype, the datatype has none, or a number does not fit it.
+    """
+    name, datatype, contents = tensor.name, tensor.datatype, tensor.contents
+    wanted = FIELDS.get(datatype)
+    if wanted is None:
+        raise tensor_error(_no_field(name, datatype))
+    given = contents.ListFields()
+    if not given:
+        return b""
+    if len(given) > 1 or given[0][0].name != wanted:
+        found = " and ".join(field.name for field, _ in given)
+        raise tensor_error(f"input '{name}' is {datatype}, whose typed contents are {wanted}; it has {found}")
+    values = given[0][1]
+    if datatype in _PACKED:
+        size = _PACKED[datatype] * len(values)
+        begin = 1 + len(varint(size))  # behind the tag and the length: it is the only field that is known
+        return memoryview(contents.SerializeToString())[begin : begin + size]
+    if datatype == "BYTES":
+        return join_bytes(values)
+    try:
+        return memoryview(array(_ARRAYS[datatype], values)).cast("B")
+    except OverflowError:
+        raise tensor_error(_out_of_range(name, datatype, values)) from None
+
+
+def _no_field(name: str, datatype: str) -> str:
+    if datatype in DATATYPES:
+        return f"input '{name}' is {datatype}, which has no typed contents: send it in raw_input_contents"
+    return f"input '{name}' has the unknown datatype '{datatype}'; the datatypes are {', '.join(sorted(DATATYPES))}"
+
+
+def _out_of_range(name: str, datatype: str, values: list[int]) -> str:
+    bits = int(datatype.lstrip("UINT"))
+    least = 0 if datatype.startswith("U") else -(2 ** (bits - 1))
+    most = 2**bits - 1 if datatype.startswith("U") else 2 ** (bits - 1) - 1
+    index, value = next((i, value) for i, value in enumerate(values) if not least <= value <= most)
+    return f"input '{name}' has {value} at index {index}, which is out of the range of {datatype}: {least} to {most}"
+
+
+class Wishes(NamedTuple):
+    """The parameters of a request: those for the model, and those for the server."""
+
+    parameters: Parameters
+    schedule: SchedulePolicy
+    empty_final: bool  # a stream shall end with a response that holds nothing
+
+
+NO_WISHES: Final = Wishes({}, NO_SCHEDULE, empty_final=False)
+
+
+def read_wishes(given: Mapping[str, pb.InferParameter]) -> Wishes:
+    """Read the parameters of a request; raise `INVALID_INPUT` for one that is reserved or of the wrong type."""
+    values = {name: read(name, each) for name, each in given.items()}
+    empty_final = values.pop(EMPTY_FINAL, False)
+    if not isinstance(empty_final, bool):
+        raise _invalid(f"parameter '{EMPTY_FINAL}' must be a boolean")
+    binary = {_BINARY: values.pop(_BINARY)} if _BINARY in values else {}
+    taken = take_parameters(values)
+    return Wishes({**taken.own, **binary}, taken.schedule, empty_final=empty_final)
+
+
+def read(name: str, given: pb.InferParameter) -> Parameter:
+    """Return the value of a parameter; raise `INVALID_INPUT` if it has none."""
+    kind = given.WhichOneof("parameter_choice")
+    if kind is None:
+        raise _invalid(f"parameter '{name}' has no value")
+    value: Parameter = getattr(given, kind)
+    return value
+
+
+def write(to: pb.InferParameter, value: Parameter) -> None:
+    """Put a value into a parameter. An integer beyond 64 bits becomes a string of digits."""
+    if isinstance(value, bool):
+        to.bool_param = value
+    elif isinstance(value, float):
+        to.double_param = value
+    elif isinstance(value, str):
+        to.string_param = value.encode(errors="replace").decode()
+    elif _LEAST <= value <= _MOST:
+        to.int64_param = value
+    elif 0 <= value <= _MOST_UNSIGNED:
+        to.uint64_param = value
+    else:
+        to.string_param = str(value)
+
+
+def _invalid(message: str) -> GeartrainError:
+    return GeartrainError(Code.INVALID_INPUT, message)
+
+
+def read_place(what: str, parameters: Mapping[str, pb.InferParameter]) -> Place | None:
+    """Return the place that the parameters of an input or output name, if any; raise `INVALID_TENSOR`.
+
+    `what` is the input or output, for an error's text.
+    """
+    values = {name: read(name, parameters[name]) for name in (REGION, OFFSET, SIZE) if name in parameters}
+    if not values:
+        return None
+    region, offset, size = values.get(REGION), values.get(OFFSET, 0), values.get(SIZE)
+    if not isinstance(region, str) or not region:
+        raise tensor_error(f"{what}: parameter '{REGION}' must be the name of a region")
+    if not _is_size(offset):
+        raise tensor_error(f"{what}: parameter '{OFFSET}' must be an integer of bytes, 0 or more")
+    if size is None or not _is_size(size):
+        raise tensor_error(f"{what}: parameter '{SIZE}' must be given, as an integer of bytes, 0 or more")
+    return Place(region, int(offset), int(size))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def write_outputs(regions: SharedRegions, places: Mapping[str, Place], outputs: Sequence[Tensor]) -> None:
+    """Put outputs where their client wants them; raise `INVALID_TENSOR` when there is too little room for one."""
+    for tensor in outputs if places else ():
+        place = places.get(tensor.name)
+        if place is not None:
+            put(tensor, place, regions.write)
 
 
 class BoundInput(NamedTuple):
@@ -161,7 +322,7 @@ def _read_inputs(message: Message, fetch: Fetch) -> tuple[Tensor, ...]:
             data = raw[taken]
             taken += 1
         elif has_contents and not raw:
-            data = contents.to_bytes(each)
+            data = to_bytes(each)
         else:
             raise tensor_error(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
         tensors.append(Tensor(name, each.datatype, tuple(each.shape), data))

@@ -12,16 +12,23 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.transport import compression
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.access import NEEDS, Need, check_message
-from geartrain.transport.grpc.answers import MIN_COMPRESSED, Deadline, whole, whole_compressed
-from geartrain.transport.grpc.context import CallContext
-from geartrain.transport.grpc.errors import refusal
-from geartrain.transport.grpc.framing import PREFIX_SIZE, check_whole, is_compressed, unpack
+from geartrain.transport.grpc.context import NEEDS, CallContext, Need, check_message
+from geartrain.transport.grpc.framing import (
+    MIN_COMPRESSED,
+    PREFIX_SIZE,
+    Deadline,
+    check_whole,
+    is_compressed,
+    unpack,
+    whole,
+    whole_compressed,
+)
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.servicer import SERVICE, Calls
-from geartrain.transport.tasks import start
+from geartrain.transport.grpc.status import refusal
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, Body, Exchange, Responder
 
 ADMINISTRATION: Final = frozenset(

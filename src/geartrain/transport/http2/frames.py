@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113, sections 4 and 6): bytes in pieces in, frames out, and the other way round.
+"""Frames of HTTP/2 (RFC 9113, sections 4 and 6), and the faults of clients that break its rules (section 5.4).
 
 A frame is a plain tuple of its kind, its flags, its stream and its payload: one is read for every few dozen bytes.
 """
@@ -10,7 +10,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from geartrain.transport.http2.faults import ConnectionFaultError
 from geartrain.transport.http2.interface import Buffer, ErrorCode
 
 DATA: Final = 0x0
@@ -47,6 +46,22 @@ _SETTING: Final = Struct(">HI")
 _WORD: Final = Struct(">I")
 _TWO_WORDS: Final = Struct(">II")
 _ALL_KINDS: Final = 256
+
+
+class ConnectionFaultError(Exception):
+    """The connection has to end."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class StreamFaultError(Exception):
+    """One stream has to be reset; the others go on."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class FrameReader:

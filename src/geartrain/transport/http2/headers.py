@@ -14,8 +14,7 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.hpack import encode_integer
 from hpack.table import HeaderTable
 
-from geartrain.transport.http2.faults import ConnectionFaultError
-from geartrain.transport.http2.frames import END_HEADERS, END_STREAM, HEADERS
+from geartrain.transport.http2.frames import END_HEADERS, END_STREAM, HEADERS, ConnectionFaultError
 from geartrain.transport.http2.interface import UNKNOWN_LENGTH, ErrorCode, Fields, RequestHead
 
 FIELD_OVERHEAD: Final = 32  # bytes that a field counts more (section 6.5.2)

@@ -1,18 +1,15 @@
-"""Interface of a codec of HTTP/2 to the connection that drives it.
+"""Events and limits of a codec of HTTP/2, as the connection that drives it sees them.
 
-The driver hands every byte that it receives to `Codec.receive` and acts on the events, in their order. It answers
-with the methods of `Codec.sender`, in any turn, and then writes what `take_output` gives while its socket takes it.
-Nothing here waits, reads a clock or touches a socket, so a codec can be tested with bytes alone.
-
-Another codec, such as one that binds nghttp2, fits behind `Codec`: it has to give these events for these bytes, to hold
-bodies until the windows of the peer let them go, and to keep the limits of `Http2Limits` by itself.
+The driver hands every byte that it receives to `ServerConnection.receive` and acts on the events, in their order. It
+answers with the methods of its `sender`, in any turn, and then writes what `take_output` gives while its socket takes
+it. Nothing here waits, reads a clock or touches a socket, so the codec can be tested with bytes alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -96,8 +93,8 @@ class BodyReceived(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         stream: that it belongs to.
         data: may be empty. A view is valid as long as it is held.
-        credit: bytes that the driver has to give to `Codec.acknowledge` when it has used them: those of `data`, and
-            padding.
+        credit: bytes that the driver has to give to `ServerConnection.acknowledge` when it has used them: those of
+            `data`, and padding.
         is_last: whether the body is complete. Its length is then what its head has announced.
     """
 
@@ -141,75 +138,3 @@ class ConnectionEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = RequestReceived | BodyReceived | StreamAborted | PingAnswered | ConnectionEnded
-
-
-class Sender(Protocol):
-    """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
-
-    def head(self, stream: int, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False) -> None:
-        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows.
-
-        `own`: further fields, which no other answer has: their encoding is not remembered.
-        """
-
-    def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
-        """Append to the body of an answer. It is held until the client's windows let it go."""
-
-    def trailers(self, stream: int, fields: Fields) -> None:
-        """Complete an answer behind its body."""
-
-    def reset(self, stream: int, code: ErrorCode) -> None:
-        """End a stream at once, and drop what is held for it."""
-
-    @property
-    def held(self) -> int:
-        """Bytes of answers that are held, of all streams."""
-
-    def unsent(self, stream: int) -> int:
-        """Return the bytes of an answer that are held."""
-
-    def stalled(self) -> Sequence[tuple[int, int]]:
-        """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
-
-    def take_output(self, size: int) -> list[Buffer]:
-        """Return the next bytes to write, about `size` bytes of bodies at most, fairly of all streams.
-
-        Empty if there is nothing that may be sent now.
-        """
-
-
-class Codec(Protocol):
-    """One connection, as its server sees it. The methods raise nothing, whatever the client does."""
-
-    sender: Sender
-
-    @property
-    def stream_count(self) -> int:
-        """Streams that are open: whose request or answer is not complete."""
-
-    @property
-    def is_reading_head(self) -> bool:
-        """True if the preface, the first settings or a head has come in part, or not at all yet."""
-
-    @property
-    def is_closing(self) -> bool:
-        """True if no stream will be accepted any more."""
-
-    @property
-    def awaits_resets(self) -> bool:
-        """True if a stream has been reset whose client may not know of it yet, and may still be sending."""
-
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take what has come. `now` in seconds on any clock that does not go back."""
-
-    def acknowledge(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more. For a stream that is over it counts for the connection alone."""
-
-    def ping(self, payload: bytes) -> None:
-        """Ask for an answer; `payload` has 8 bytes."""
-
-    def shut_down(self) -> None:
-        """Accept no further stream (section 6.8): first say so, and after the time of a ping refuse what comes."""
-
-    def end(self, code: ErrorCode, reason: str = "") -> None:
-        """Say that the connection ends now, and why; all streams are over."""

@@ -1,4 +1,4 @@
-"""The answers of one connection on their way out: what may go at once, what waits for a window, and in which order.
+"""The answers of one connection on their way out: bodies that wait for a window, their turns, and the frames.
 
 Frames that are small are joined to one buffer. A large part of a body is never copied: the frames around it are buffers
 of their own.
@@ -6,16 +6,40 @@ of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from geartrain.transport.http2.floods import FloodGuard
-from geartrain.transport.http2.frames import END_STREAM, SMALLEST_MAX_FRAME, VIEW_FROM, data_header, rst_frame
+from geartrain.transport.http2.frames import (
+    CONTINUATION,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    SMALLEST_MAX_FRAME,
+    VIEW_FROM,
+    ConnectionFaultError,
+    data_header,
+    frame,
+    rst_frame,
+)
+from geartrain.transport.http2.headers import encode, encode_once, framed, head_frame
 from geartrain.transport.http2.interface import Buffer, ErrorCode, Fields
-from geartrain.transport.http2.output import Output
-from geartrain.transport.http2.send_queue import SendQueue
-from geartrain.transport.http2.streams import Answer, Step, Stream, Streams, StreamState
+from geartrain.transport.http2.streams import (
+    Answer,
+    FloodGuard,
+    SendWindows,
+    Step,
+    Stream,
+    Streams,
+    StreamState,
+    grown,
+    shifted,
+)
 
+_LARGEST_FRAME: Final = 128 * 1024  # of one stream, before it is the turn of the next
+_MAX_REPLIES: Final = 4096  # control frames that answer the client and have not been taken
+_MAX_READY: Final = 64 * 1024  # pieces of frames that have not been taken when more comes from the client
+_NO_TABLE: Final = b"\x20"  # the dynamic table has no bytes (RFC 7541, section 6.3)
 _DIRECT: Final = 64 * 1024  # bytes of small bodies that go out without a turn
 _FRAME: Final = 64  # bytes for which each of them counts besides
 _WORTH: Final = 1024  # bytes of a frame that count as work, if it does not complete what is held
@@ -24,8 +48,162 @@ _BODY: Final = Answer.BODY
 _OPEN: Final = StreamState.OPEN
 
 
+class SendQueue:
+    """The streams that have something to send, in the order of their turns; those without a window stand aside."""
+
+    __slots__ = ("_waiting", "held", "windows")
+
+    def __init__(self) -> None:
+        self.windows = SendWindows()
+        self.held = 0  # bytes of all streams
+        self._waiting: OrderedDict[int, Stream] = OrderedDict()
+
+    @property
+    def largest_frame(self) -> int:
+        """Bytes of a body in one frame, at most."""
+        return min(self.windows.max_frame_size, _LARGEST_FRAME)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(self, stream: Stream, parts: Sequence[Buffer], size: int) -> None:
+        """Append to what a stream holds; `size`: bytes of the parts."""
+        if not stream.held:
+            stream.parts = deque()
+        for part in parts:
+            view = memoryview(part)
+            if view.nbytes >= VIEW_FROM:
+                stream.parts.append(view.cast("B"))
+            elif view.nbytes:
+                stream.parts.append(bytes(view))
+        stream.held += size
+        self.held += size
+        self._add(stream)
+
+    def grow(self, stream: Stream, increment: int) -> None:
+        """Take an increment of a stream's window; raise `StreamFaultError`."""
+        stream.window = grown(stream.window, increment)
+        self._add(stream)
+
+    def change_initial(self, size: int, streams: Iterable[Stream]) -> None:
+        """Take the size with which windows begin, and shift those that are open; raise `ConnectionFaultError`."""
+        change = size - self.windows.initial
+        self.windows.initial = size
+        for stream in streams:
+            stream.window = shifted(stream.window, change)
+            if stream.window <= 0:
+                self._waiting.pop(stream.id, None)
+            self._add(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Forget what a stream holds."""
+        self._waiting.pop(stream.id, None)
+        stream.parts = deque()
+        self.held -= stream.held
+        stream.held = 0
+
+    def next(self, most: int) -> tuple[Stream, list[Buffer], int] | None:
+        """Return a stream, what it sends in its turn, and the bytes of that; None if nothing may be sent.
+
+        A turn is a frame. A stream that has the connection for itself sends up to `most` bytes, in several frames.
+        """
+        windows = self.windows
+        if not self._waiting or windows.connection <= 0:
+            return None
+        number, stream = next(iter(self._waiting.items()))
+        turn = most if len(self._waiting) == 1 else self.largest_frame
+        size = min(stream.held, stream.window, windows.connection, turn)
+        pieces = _take(stream.parts, size)
+        stream.held -= size
+        self.held -= size
+        stream.window -= size
+        stream.sent += size
+        windows.connection -= size
+        if stream.held and stream.window > 0:
+            self._waiting.move_to_end(number)
+        else:
+            del self._waiting[number]
+        return stream, pieces, size
+
+    def _add(self, stream: Stream) -> None:
+        if stream.held and stream.window > 0:
+            self._waiting.setdefault(stream.id, stream)
+
+
+def _take(parts: deque[Buffer], size: int) -> list[Buffer]:
+    """Take so many bytes from the left, in pieces."""
+    pieces: list[Buffer] = []
+    while size:
+        part = parts[0]
+        if len(part) <= size:
+            parts.popleft()
+        else:
+            part, parts[0] = part[:size], part[size:]
+        pieces.append(part)
+        size -= len(part)
+    return pieces
+
+
+class Output:
+    """The frames of a connection that can be written, in their order.
+
+    Attributes:
+        ready: frames, or pieces of them; the taker empties the list.
+        replies: frames among them that the client has asked for.
+    """
+
+    __slots__ = ("_resizes_table", "ready", "replies")
+
+    def __init__(self) -> None:
+        self.ready: list[Buffer] = []
+        self.replies = 0
+        self._resizes_table = False  # true if the next block has to announce an empty dynamic table
+
+    def write(self, written: bytes) -> None:
+        """Append a frame that no window holds back."""
+        self.ready.append(written)
+
+    def reply(self, written: bytes) -> None:
+        """Append a frame that the client has asked for; raise `ConnectionFaultError` if it asks and does not read."""
+        self.ready.append(written)
+        self.replies += 1
+        if self.replies > _MAX_REPLIES:
+            text = "The client asks for more control frames than it reads."
+            raise ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, text)
+
+    def check(self) -> None:
+        """Raise `ConnectionFaultError` if the client sends and sends, and does not read."""
+        if len(self.ready) > _MAX_READY:
+            raise ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "The client does not read its answers.")
+
+    def drop_table(self) -> None:
+        """Tell the client with the next field block that its dynamic table is not used (RFC 7541, section 4.2)."""
+        self._resizes_table = True
+
+    def write_fields(
+        self, stream: Stream, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False
+    ) -> None:
+        """Append a head or, where `status` is 0, trailers; `own`: as of `AnswerSender.head`."""
+        if self._resizes_table:
+            self._resizes_table = False
+            prefix, block = framed(_NO_TABLE + encode(status, (*fields, *own)), is_last=is_last)
+        elif own:
+            known = head_frame(status, fields if type(fields) is tuple else tuple(fields), is_last)[1]
+            prefix, block = framed(known + encode_once(own), is_last=is_last)
+        else:
+            prefix, block = head_frame(status, fields if type(fields) is tuple else tuple(fields), is_last)
+        if len(block) <= SMALLEST_MAX_FRAME:
+            self.ready += (prefix, stream.tag, block)
+            return
+        flags = END_STREAM if is_last else 0
+        pieces = [block[at : at + SMALLEST_MAX_FRAME] for at in range(0, len(block), SMALLEST_MAX_FRAME)]
+        self.ready.append(frame(HEADERS, flags, stream.id, payload=pieces[0]))
+        self.ready += [frame(CONTINUATION, 0, stream.id, payload=piece) for piece in pieces[1:-1]]
+        self.ready.append(frame(CONTINUATION, END_HEADERS, stream.id, payload=pieces[-1]))
+
+
 class AnswerSender:
-    """The `Sender` of a connection."""
+    """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
 
     __slots__ = ("_direct", "_floods", "_output", "_queue", "_ready", "_streams", "_windows")
 
@@ -39,7 +217,10 @@ class AnswerSender:
         self._direct = 0  # bytes of bodies in the output, and of their frames
 
     def head(self, stream: int, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False) -> None:
-        """See `Sender`. A status below 200 begins no answer: another head follows."""
+        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows.
+
+        `own`: further fields, which no other answer has: their encoding is not remembered.
+        """
         found = self._streams.get(stream)
         if found is None:
             return
@@ -53,7 +234,7 @@ class AnswerSender:
             found.answer = _BODY
 
     def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
-        """See `Sender`."""
+        """Append to the body of an answer. It is held until the client's windows let it go."""
         found = self._streams.get(stream)
         if found is None:
             return
@@ -81,7 +262,7 @@ class AnswerSender:
             self._finish(found)
 
     def trailers(self, stream: int, fields: Fields) -> None:
-        """See `Sender`."""
+        """Complete an answer behind its body."""
         found = self._streams.get(stream)
         if found is None:
             return
@@ -95,7 +276,7 @@ class AnswerSender:
             self._finish(found)
 
     def reset(self, stream: int, code: ErrorCode) -> None:
-        """See `Sender`."""
+        """End a stream at once, and drop what is held for it."""
         found = self._streams.get(stream)
         if found is not None:
             self._streams.step(found, Step.SEND_RESET)
@@ -104,20 +285,23 @@ class AnswerSender:
 
     @property
     def held(self) -> int:
-        """See `Sender`."""
+        """Bytes of answers that are held, of all streams."""
         return self._queue.held
 
     def unsent(self, stream: int) -> int:
-        """See `Sender`."""
+        """Return the bytes of an answer that are held."""
         found = self._streams.get(stream)
         return 0 if found is None else found.held
 
     def stalled(self) -> Sequence[tuple[int, int]]:
-        """See `Sender`."""
+        """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
         return [(stream.id, stream.sent) for stream in self._streams if stream.held]
 
     def take_output(self, size: int) -> list[Buffer]:
-        """See `Sender`."""
+        """Return the next bytes to write, about `size` bytes of bodies at most, fairly of all streams.
+
+        Empty if there is nothing that may be sent now.
+        """
         taken = self._take_held(size) if self._queue else []
         if self._ready:
             taken.append(b"".join(self._ready))

@@ -1,19 +1,161 @@
-"""The streams of a connection, and the table of their states (RFC 9113, section 5.1)."""
+"""The streams of a connection: their states (RFC 9113, section 5.1), their windows (5.2), and limits by rate.
+
+Each kind of frame that costs the client little and the server more has a bucket of tokens. It fills with time, and with
+the work that is done for the client: an answer, or a frame of its body. So a client that pings with every call is free
+to do so, and one that only pings is not.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
-from geartrain.transport.http2.faults import ConnectionFaultError, StreamFaultError
+from geartrain.transport.http2.frames import ConnectionFaultError, StreamFaultError
 from geartrain.transport.http2.interface import Buffer, ErrorCode, Fields
-from geartrain.transport.http2.windows import ReceiveWindow
 
+DEFAULT_WINDOW: Final = 65_535
+MAX_WINDOW: Final = 2**31 - 1
 _GAPS: Final = 16
+
+
+class ReceiveWindow:
+    """Bytes that the client may send: of one stream, or of all together."""
+
+    __slots__ = ("_size", "_used", "left")
+
+    def __init__(self, size: int) -> None:
+        """`size`: bytes that the client may send before it is given more."""
+        self.left = size
+        self._size = size
+        self._used = 0  # bytes that have been used, and for which no credit has been given
+
+    def acknowledge(self, size: int) -> int:
+        """Note that so many bytes have been used; return the credit that is to be given now, or 0."""
+        self._used += size
+        if 2 * self._used < self._size or not self._used:  # credit is given when half of the window has been used
+            return 0
+        credit, self._used = self._used, 0
+        self.left += credit
+        return credit
+
+    def resize(self, change: int) -> None:
+        """Make the window so much larger, or smaller."""
+        self._size += change
+        self.left += change
+
+
+class SendWindows:
+    """Bytes that the client lets the server send."""
+
+    __slots__ = ("connection", "initial", "max_frame_size")
+
+    def __init__(self) -> None:
+        self.connection = DEFAULT_WINDOW  # bytes that may be sent on all streams together
+        self.initial = DEFAULT_WINDOW  # with which a new stream begins
+        self.max_frame_size = 16_384
+
+    def grow_connection(self, increment: int) -> None:
+        """Take an increment for all streams together; raise `ConnectionFaultError`."""
+        if not increment:
+            raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "A WINDOW_UPDATE has no increment.")
+        if self.connection + increment > MAX_WINDOW:
+            raise ConnectionFaultError(
+                ErrorCode.FLOW_CONTROL_ERROR, "The window of the connection has grown too large."
+            )
+        self.connection += increment
+
+
+def grown(window: int, increment: int) -> int:
+    """Return the window of a stream after an increment; raise `StreamFaultError`."""
+    if not increment:
+        raise StreamFaultError(ErrorCode.PROTOCOL_ERROR, "A WINDOW_UPDATE has no increment.")
+    if window + increment > MAX_WINDOW:
+        raise StreamFaultError(ErrorCode.FLOW_CONTROL_ERROR, "The window of a stream has grown too large.")
+    return window + increment
+
+
+def shifted(window: int, change: int) -> int:
+    """Return a stream's window after a change of the initial size (section 6.9.2); raise `ConnectionFaultError`."""
+    if window + change > MAX_WINDOW:
+        raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "A setting makes the window of a stream too large.")
+    return window + change
+
+
+class Flood(IntEnum):
+    """Counted events."""
+
+    RESETS = 0  # streams that the client resets, or that it makes the server reset
+    SETTINGS = 1
+    PINGS = 2
+    EMPTY = 3  # DATA and CONTINUATION that carry nothing
+    WINDOWS = 4  # WINDOW_UPDATE
+    IGNORED = 5  # without a meaning here: PRIORITY, unknown frames, GOAWAY again
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Allowed rate of events.
+
+    Attributes:
+        second: tokens that come with a second.
+        burst: tokens that a bucket holds.
+        work: tokens that come with an answer, or with a frame of its body.
+    """
+
+    second: float
+    burst: float
+    work: float = 0
+
+
+RATES: Final[Mapping[Flood, Rate]] = {
+    Flood.RESETS: Rate(second=200, burst=4096, work=0.1),
+    Flood.SETTINGS: Rate(second=20, burst=100),
+    Flood.PINGS: Rate(second=200, burst=4096, work=2),
+    Flood.EMPTY: Rate(second=100, burst=1000),
+    Flood.WINDOWS: Rate(second=10_000, burst=20_000, work=4),
+    Flood.IGNORED: Rate(second=1000, burst=5000, work=4),
+}
+
+
+class Bucket:
+    """Tokens of one kind."""
+
+    __slots__ = ("_at", "_rate", "_tokens", "_work")
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._tokens = 0.0
+        self._at = float("-inf")  # when tokens were added last; never, so that the bucket is full at first
+        self._work = 0
+
+    def take(self, now: float, work: int) -> bool:
+        """Take a token; return whether there was one. `work`: all that has been done so far."""
+        rate = self._rate
+        tokens = self._tokens + (now - self._at) * rate.second + (work - self._work) * rate.work
+        self._at = now
+        self._work = work
+        self._tokens = min(rate.burst, tokens) - 1
+        return self._tokens >= 0
+
+
+class FloodGuard:
+    """The buckets of a connection."""
+
+    __slots__ = ("_buckets", "now", "work")
+
+    def __init__(self, rates: Mapping[Flood, Rate] = RATES) -> None:
+        self._buckets = [Bucket(rates[kind]) for kind in Flood]
+        self.now = 0.0  # seconds, as the driver has given them last
+        self.work = 0  # answers, and frames of their bodies
+
+    def count(self, kind: Flood) -> None:
+        """Count one; raise `ConnectionFaultError` if there are too many."""
+        if not self._buckets[kind].take(self.now, self.work):
+            text = f"The client exceeds a limit by rate: {kind.name.lower()}."
+            raise ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, text)
 
 
 class StreamState(IntEnum):

@@ -18,13 +18,12 @@ from geartrain.apis.mcp.messages import Fault, JsonObject, Message, MessageId
 from geartrain.apis.sse import KEEP_ALIVE
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.catalogue import Catalogue
+from geartrain.transport.compression import accepted_weight
 from geartrain.transport.errors import HTTP_STATUS, error_headers
 from geartrain.transport.large_bodies import LargeBodies, read_aside
 from geartrain.transport.mcp.methods import Caller, Methods, handshake
-from geartrain.transport.negotiation import accepted_weight
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.runs import DIRECT_LIMIT
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import DIRECT_LIMIT, start
 from geartrain.transport.wire.bodies import too_large
 from geartrain.transport.wire.exchange import (
     JSON,

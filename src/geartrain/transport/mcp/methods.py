@@ -11,16 +11,15 @@ import msgspec
 
 from geartrain.apis.mcp import messages, tools
 from geartrain.apis.mcp.messages import JsonObject, Message, MessageId
-from geartrain.apis.mcp.results import call_result, chunk_text, error_result
+from geartrain.apis.mcp.tools import call_result, chunk_text, error_result
 from geartrain.authoring import __version__
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import LAST, Event, Log, Output
 from geartrain.domain.predictions.lifecycle import DORMANT, Health
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.principal import ANYONE, Principal
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.printed.text import PrintedLines
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models import inference
 from geartrain.service.models.admission import CheckedInput, NewPrediction

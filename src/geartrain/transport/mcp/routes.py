@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class LateApi:
     """The answers to requests that are refused. See `Api`. Their module is imported with the first one."""
 
+    name = "mcp"
+    shows_logs = False
+
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
         from geartrain.transport.mcp.exchange import refuse
@@ -57,4 +60,4 @@ def mcp_routes(catalogue: Catalogue, bodies: LargeBodies, max_body: int, *, quie
         return endpoints[0].begin(head)
 
     endpoints: list[Endpoint] = []
-    yield Route(POST, "/mcp", begin, API, "predict", subject="none", protocol="mcp")
+    yield Route(POST, "/mcp", begin, API, "predict", subject="none")

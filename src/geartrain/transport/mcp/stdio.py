@@ -15,6 +15,7 @@ from geartrain.apis.mcp.messages import Fault, JsonObject, Message, MessageId
 from geartrain.domain.predictions.request_context import NOTHING_SENT, new_context
 from geartrain.transport.large_bodies import read_aside
 from geartrain.transport.mcp.methods import Caller, Methods, handshake
+from geartrain.transport.mcp.routes import API
 from geartrain.transport.runs import DIRECT_LIMIT
 
 _PIECE: Final = 262_144  # bytes that are read at a time
@@ -105,7 +106,7 @@ class _StreamServer:
         await self._writer.write(answer)
 
     async def _result(self, message: Message) -> JsonObject:
-        context = new_context(NOTHING_SENT, "mcp")
+        context = new_context(NOTHING_SENT, API.name, shows_logs=API.shows_logs)
         caller = Caller(self._version, self._level, context=context)
         if message.is_stateless:
             version, level = message.envelope()

@@ -1,31 +1,80 @@
-"""Requests of the Open Inference Protocol that run a model: their heads, and bodies that may be compressed."""
+"""Requests of the Open Inference Protocol: refusals, the model of a path, and heads and bodies of runs.
+
+Bodies may be compressed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
-from geartrain.apis import tensor_json
+from geartrain.apis import open_inference, tensor_json
 from geartrain.apis.infer_parameters import timeout_of
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
-from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.catalogue import Catalogue, normal
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport import compression
 from geartrain.transport.compression import Encoding
+from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, error_headers
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.open_inference.api import API, model_of
 from geartrain.transport.routing import Begin, Params
-from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
-from geartrain.transport.tasks import size_refusal
-from geartrain.transport.wire.exchange import NOWHERE, Accepted, Answer, Body, Exchange, Head, Responder
+from geartrain.transport.runs import DIRECT_LIMIT, RunExchange, size_refusal
+from geartrain.transport.wire.exchange import JSON, NOWHERE, Accepted, Answer, Body, Exchange, Head, Headers, Responder
 
+_OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+
+EMPTY: Final = Answer(_OK, (b"",), ())
+_NOT_FOUND: Final = Answer(HTTPStatus.NOT_FOUND, (open_inference.encode_fault("Not Found"),))
 JSON_SIZE: Final = b"inference-header-content-length"
 _LONGEST_SIZE: Final = 18  # digits
+
+
+class OpenInferenceApi:
+    """The answers to requests that are refused. See `Api`."""
+
+    shows_logs = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that failed."""
+        headers: Headers = JSON
+        if error.code is Code.UNSUPPORTED_MEDIA_TYPE:
+            headers = (*JSON, (b"accept-encoding", compression.ACCEPTED))
+        status = OPEN_INFERENCE_HTTP_STATUS[error.code]
+        headers = (*headers, *error_headers(status, error))
+        return Answer(status, (open_inference.encode_error(error),), headers, error=error.reason)
+
+    def not_found(self) -> Answer:
+        """Return the answer where there is no such path."""
+        return _NOT_FOUND
+
+    def wrong_method(self, allowed: str) -> Answer:
+        """Return the answer to another method than those `allowed`."""
+        body = open_inference.encode_fault("Method Not Allowed")
+        return Answer(HTTPStatus.METHOD_NOT_ALLOWED, (body,), (*JSON, (b"allow", allowed.encode())))
+
+
+API: Final = OpenInferenceApi("rest")
+GENERATE: Final = OpenInferenceApi("generate")
+"""The generate extension of the protocol."""
+
+
+def model_of(params: Params) -> tuple[str, str]:
+    """Return the name and the version that a path has; an empty version leaves the choice to the server."""
+    return params["model"], normal(params.get("version", ""))
+
+
+def json_answer(body: bytes) -> Answer:
+    """Return a body of JSON with status 200."""
+    return Answer(_OK, (body,))
 
 
 class RunHead(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from geartrain.apis import open_inference, tensor_json
-from geartrain.apis.open_inference import PLAIN, Reply
+from geartrain.apis.open_inference import ALL_JSON, OutputForms
 from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
@@ -33,12 +33,12 @@ _LONG: Final = 262_144  # bytes of outputs that a thread writes as JSON
 class InferExchange(ModelExchange):
     """One request for an inference."""
 
-    __slots__ = ("_deployment", "_reply", "_request")
+    __slots__ = ("_deployment", "_forms", "_request")
     MAY_TAKE_LONG = True
 
     _deployment: Deployment
     _request: InferRequest
-    _reply: Reply
+    _forms: OutputForms
 
     async def prepare(self, body: Body) -> Body | InferBody:
         """Decompress a body, and read a large one."""
@@ -61,9 +61,9 @@ class InferExchange(ModelExchange):
         if len(body) >= _LARGE and tensor_json.arrays() is None:
             context.arrays.begin()
         view = deployment.interface.view
-        self._request, self._reply = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
+        self._request, self._forms = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
         bound = view.bind(self._request.inputs)
-        open_inference.check_forms(view, self._request.outputs, self._reply)
+        open_inference.check_forms(view, self._request.outputs, self._forms)
         return inference.create_bound(deployment, self._request, bound, origin=self.record.context)
 
     def _find(self) -> Deployment:
@@ -76,8 +76,8 @@ class InferExchange(ModelExchange):
         """Start the prediction of a body that has been read; make its input anew after a reload of the model."""
         before = self._deployment.interface
         deployment = self._find()
-        self._request, self._reply = body.request, body.reply
-        open_inference.check_forms(deployment.interface.view, body.request.outputs, body.reply)
+        self._request, self._forms = body.request, body.forms
+        open_inference.check_forms(deployment.interface.view, body.request.outputs, body.forms)
         if deployment.interface is not before:
             return inference.create(deployment, body.request, self.record.context)
         origin = self.record.context
@@ -97,7 +97,7 @@ class InferExchange(ModelExchange):
             return True
         if size > DIRECT_LIMIT and self._deployment.interface.view.makes_outputs:
             return True
-        return size >= _LONG and not (self._reply.binary and not self._reply.forms)
+        return size >= _LONG and not (self._forms.binary and not self._forms.binary_of)
 
     def answer(self) -> Answer:
         """Return the output of the run in the requested form; raise `GeartrainError`."""
@@ -111,17 +111,17 @@ class InferExchange(ModelExchange):
         """Return the output like `answer`, beside the loop."""
         await self._context.arrays.load()
         inference.check_success(self._deployment, self._prediction)
-        bodies, chunks, reply = self._context.bodies, self._prediction.chunks, self._reply
+        bodies, chunks, forms = self._context.bodies, self._prediction.chunks, self._forms
         view = self._deployment.interface.view
         outputs = await bodies.outputs(self._deployment.interface, chunks)
         if outputs is None:
             outputs = await read_aside(view.whole, chunks[0] if chunks else b"null", chunks)
         texts = await bodies.texts(
-            [one for one in outputs if not (one.name in reply.places or reply.is_binary(one.name))]
+            [one for one in outputs if not (one.name in forms.places or forms.is_binary(one.name))]
         )
         # Regions are written on the loop, where they are unregistered.
         write = partial(self._plain_answer, outputs, texts)
-        answer = write() if reply.places else await read_aside(write)
+        answer = write() if forms.places else await read_aside(write)
         accepted = self._head.accepted
         if accepted is None:
             return answer
@@ -134,7 +134,7 @@ class InferExchange(ModelExchange):
         if parts is not None:
             return Answer(_OK, parts)
         response = inference.response(self._deployment, self._prediction, self._request, outputs=outputs)
-        body = open_inference.encode_response(response, self._reply, store=self._context.regions.write, texts=texts)
+        body = open_inference.encode_response(response, self._forms, store=self._context.regions.write, texts=texts)
         if body.json_size is None:
             return Answer(_OK, body.parts)
         return Answer(_OK, body.parts, (_BINARY, (JSON_SIZE, b"%d" % body.json_size)))
@@ -143,7 +143,7 @@ class InferExchange(ModelExchange):
         """Return the body of a small answer that differs from earlier ones in its numbers only; None for any other."""
         prediction, request, deployment = self._prediction, self._request, self._deployment
         if (
-            self._reply is not PLAIN
+            self._forms is not ALL_JSON
             or request.outputs is not None
             or request.id
             or prediction.metrics

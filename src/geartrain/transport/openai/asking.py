@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
 
 from geartrain.apis import generate
-from geartrain.apis.openai.errors import invalid, rename, unknown_model
+from geartrain.apis.openai.errors import invalid, rename, unknown_model, unsupported
 from geartrain.apis.openai.parameters import Members, decoded
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import NO_PREDICTION
-from geartrain.domain.signature.openai_view import OpenAIView, openai_view
+from geartrain.domain.predictions.prediction import NO_PREDICTION, Prediction
+from geartrain.domain.signature.openai_view import OpenAIView
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import CheckedInput, NewPrediction, without_secrets
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
-from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
+from geartrain.service.scheduling.files import Attachments
 from geartrain.transport.large_bodies import GenerateBody, LargeBodies, read_aside
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -36,10 +36,19 @@ class Asked(msgspec.Struct, frozen=True):
     """A body, and the model that it names."""
 
     deployment: Deployment
-    view: OpenAIView
     members: Members
     model: str  # the client's name for it
     is_large: bool = False  # its inputs take long to read
+
+    @property
+    def view(self) -> OpenAIView:
+        """The endpoints of the model."""
+        return self.deployment.openai.view
+
+    @property
+    def signature(self) -> Signature:
+        """The model's signature, whose inputs have the names of parameters."""
+        return self.deployment.openai.signature
 
 
 async def read_asked(catalogue: Catalogue, head: Head, body: Body, *, bodies: LargeBodies | None = None) -> Asked:
@@ -51,26 +60,49 @@ async def read_asked(catalogue: Catalogue, head: Head, body: Body, *, bodies: La
         members = await read_aside(generate.read_members, body) if is_large else generate.read_members(body)
     name = read_model(members)
     deployment = await find_ready(catalogue, head, name)
-    return Asked(deployment, openai_view(deployment.interface.signature), members, name, is_large)
+    return Asked(deployment, members, name, is_large)
 
 
 async def read_request(asked: Asked, read: Callable[[Members, Signature, OpenAIView], T]) -> T:
     """Read the members of a body; those of a large one in a thread. Raises `GeartrainError`."""
-    signature = asked.deployment.interface.signature
     if asked.is_large:
-        return await read_aside(read, asked.members, signature, asked.view)
-    return read(asked.members, signature, asked.view)
+        return await read_aside(read, asked.members, asked.signature, asked.view)
+    return read(asked.members, asked.signature, asked.view)
+
+
+def check_served(deployment: Deployment, endpoint: str) -> None:
+    """Raise `OpenAIError` for an endpoint that is switched off for a model."""
+    if endpoint in deployment.openai.view.off:
+        raise invalid(f"The model has no {endpoint}: this endpoint is switched off.", "model", "unsupported_model")
+
+
+def check_ignored(deployment: Deployment, ignored: Sequence[str]) -> None:
+    """Raise `OpenAIError` for parameters that would be passed over, if the model's settings refuse them."""
+    if ignored and deployment.settings.openai.refuses:
+        raise unsupported(ignored[0], "the model has no input of this name")
 
 
 async def prepare(asked: Asked, given: Members, *, names: dict[str, str], bodies: LargeBodies) -> Given:
     """Check a large input without holding the loop; `begin` checks any other. Raises `GeartrainError`."""
     if not asked.is_large or sum(map(len, given.values())) <= DIRECT_LIMIT:
         return given
-    body = await read_aside(_encode, {"parameters": given})
+    body = await read_aside(_encode, {"parameters": _by_inputs(asked, given)})
     try:
         return await bodies.read_generate(body, asked.deployment.interface)
     except GeartrainError as error:
-        raise rename(error, names) from None
+        raise rename(error, _names_by_inputs(asked, names)) from None
+
+
+def _by_inputs(asked: Asked, given: Members) -> Members:
+    """Return members with the names of the model's inputs in place of those of parameters."""
+    inputs = asked.deployment.openai.inputs
+    return {inputs.get(name, name): value for name, value in given.items()} if inputs else given
+
+
+def _names_by_inputs(asked: Asked, names: dict[str, str]) -> dict[str, str]:
+    """Return the names of parameters by the model's own names of the inputs that they fill."""
+    inputs = asked.deployment.openai.inputs
+    return {inputs.get(name, name): names.get(name, name) for name in (*names, *inputs)} if inputs else names
 
 
 async def find_ready(catalogue: Catalogue, head: Head, name: str) -> Deployment:
@@ -96,7 +128,7 @@ def find(catalogue: Catalogue, head: Head, name: str) -> Deployment:
     """
     base, _, version = name.rpartition("@")
     candidates = [(name, ""), (base, version)] if base and version else [(name, "")]
-    for model, number in candidates:
+    for model, number in chain(candidates, _by_alias(catalogue, name)):
         try:
             head.notes.check_model(model)
             return catalogue.find(model, number)
@@ -104,6 +136,14 @@ def find(catalogue: Catalogue, head: Head, name: str) -> Deployment:
             if error.code not in {Code.FORBIDDEN, Code.NOT_FOUND}:
                 raise
     raise unknown_model(name)
+
+
+def _by_alias(catalogue: Catalogue, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the models with an alias, each with no version."""
+    for model in catalogue.names():
+        entry = catalogue.entry(model)
+        if entry.has_default and name in entry.deployment().settings.openai.aliases:
+            yield model, ""
 
 
 def begin_all(
@@ -135,7 +175,7 @@ def begin(
     names: dict[str, str],
     record: RequestRecord,
     chat: Members | None = None,
-    attachments: Attachments = NO_ATTACHMENTS,
+    attachments: Attachments | None = None,
     inline: bool = False,
 ) -> Prediction:
     """Start a prediction. Raises `GeartrainError`; `attachments` are then still the caller's.
@@ -151,10 +191,12 @@ def begin(
         if isinstance(given, GenerateBody):
             request, checked = given.request, given.checked
         else:
+            given = _by_inputs(asked, given)
             members = {"parameters": msgspec.Raw(_encode(given))}  # its values come from a body that has been read
             request = generate.make_request(members, interface.signature, interface.view)
         values = request.values
         if chat:
+            chat = _by_inputs(asked, chat)
             values = _encode({**_decode(values), **chat})
             checked = _check(deployment, request, sent=values, chat=chat)
         new = NewPrediction(
@@ -169,7 +211,7 @@ def begin(
         )
         prediction = deployment.create(new)
     except GeartrainError as error:
-        raise rename(error, names) from None
+        raise rename(error, _names_by_inputs(asked, names)) from None
     if record.prediction is NO_PREDICTION:
         record.prediction = prediction.record
     return prediction

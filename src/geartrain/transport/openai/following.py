@@ -18,7 +18,7 @@ from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.openai.api import refusal
 from geartrain.transport.openai.asking import forsake_all
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import AnswerStream, ClientGoneError, Head, Responder
 
 BodyT = TypeVar("BodyT")

@@ -16,7 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
 from geartrain.outbound.concurrency import off_loop
 from geartrain.service.ports import AttachmentStorePort
-from geartrain.service.scheduling.preparation import SINGLE, Attachment, Attachments
+from geartrain.service.scheduling.files import SINGLE, Attachment, Attachments
 from geartrain.transport.cog.forms import FORM, MAX_TEXT, NO_PART, FilePart, Part, SentFile, TextPart, media_type_of
 from geartrain.transport.wire.exchange import BodyReader
 

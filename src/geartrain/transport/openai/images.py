@@ -23,14 +23,13 @@ from geartrain.apis.openai.images import (
 )
 from geartrain.apis.openai.parameters import Members
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.signature.openai_view import openai_view
 from geartrain.outbound.concurrency import off_loop
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.ports import AttachmentStorePort
 from geartrain.transport.cog.forms import SentFile
 from geartrain.transport.large_bodies import read_aside
 from geartrain.transport.openai.api import ignored
-from geartrain.transport.openai.asking import Asked, begin, find_ready, read_asked
+from geartrain.transport.openai.asking import Asked, begin, check_ignored, check_served, find_ready, read_asked
 from geartrain.transport.openai.forms import NewStore, SentForm, attach, read_form
 from geartrain.transport.openai.whole import Begin, WholeExchange
 from geartrain.transport.wire.exchange import JSON, Answer, Body, BodyReader, Head, Responder
@@ -73,10 +72,12 @@ class GenerationExchange(_ImageExchange):
     async def _answer(self, body: Body) -> Answer:
         asked = await read_asked(self.catalogue, self.head, body)
         del body
-        media, signature = asked.view.media, asked.deployment.interface.signature
+        check_served(asked.deployment, "image_edits" if self._is_edit else "images")
+        media, signature = asked.view.media, asked.signature
         check_images(media, is_edit=self._is_edit)
         sources = await read_aside(read_sources, asked.members, media) if self._is_edit else {}
         request = read_images(asked.members, signature, media, gives_urls=self.gives_urls)
+        check_ignored(asked.deployment, request.ignored)
         if sources:
             inputs = tuple({**one, **sources} for one in request.inputs)
             names = {**request.names, media.image: "images"}
@@ -111,18 +112,20 @@ class EditExchange(_ImageExchange):
     async def _check(self, name: str) -> None:
         """Check the model before large files are taken. Raises `GeartrainError`."""
         deployment = await find_ready(self.catalogue, self.head, name)
-        check_images(openai_view(deployment.interface.signature).media, is_edit=True)
+        check_served(deployment, "image_edits")
+        check_images(deployment.openai.view.media, is_edit=True)
 
     async def _edit(self, form: SentForm) -> Answer:
         deployment = await find_ready(self.catalogue, self.head, form.model)
-        signature = deployment.interface.signature
-        view = openai_view(signature)
-        media = view.media
+        check_served(deployment, "image_edits")
+        signature = deployment.openai.signature
+        media = deployment.openai.view.media
         check_images(media, is_edit=True)  # again: the model may have been reloaded
         images, masks = form.files.get("image", []), form.files.get("mask", [])
         check_sources(media, len(images), has_mask=bool(masks), name="image")
         members = members_of(form.texts, {field.name: field for field in signature.inputs}, media.names)
         request = read_images(members, signature, media, gives_urls=self.gives_urls)
+        check_ignored(deployment, request.ignored)
         files: _Files = {media.image: images if media.takes_images else images[0]}
         if masks:
             files[media.mask] = masks[0]
@@ -130,7 +133,7 @@ class EditExchange(_ImageExchange):
         for number in range(1, len(request.inputs)):
             self._spare[number] = self._new_store()
             sent.append(await off_loop(_copied, files, self._spare[number]))
-        asked = Asked(deployment, view, members, form.model)
+        asked = Asked(deployment, members, form.model)
         return await self.draw(asked, request, self._beginning(asked, request, sent))
 
     def _beginning(self, asked: Asked, request: ImageRequest, sent: Sequence[_Files]) -> Begin:

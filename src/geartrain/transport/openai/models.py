@@ -1,33 +1,57 @@
-"""`GET /v1/models` and `/v1/models/{id}`: the models that a client may ask."""
+"""`GET /v1/models` and `/v1/models/{id}`: the models that a client may ask.
+
+A client that sends `anthropic-version` gets Anthropic's form, and only models that it can send messages to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import msgspec
 
+from geartrain.apis.anthropic.models import describe_model, encode_model, encode_page, read_page
+from geartrain.apis.openai.errors import unknown_model
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
-from geartrain.domain.signature.openai_view import openai_view
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport.openai.asking import find
+from geartrain.transport.openai.text_forms import refuse_message
 from geartrain.transport.wire.exchange import Answer, Head
 
 _OK: Final = HTTPStatus.OK
+_MAX_QUERY: Final = 4096  # bytes
 _encode = msgspec.json.Encoder().encode
 
 
 def list_all(catalogue: Catalogue, head: Head) -> Answer:
     """Return the models that are ready, of those that the client's key is for."""
-    listed = [describe(*one) for one in _ready(catalogue) if _may_see(head, one[1].name)]
+    seen = [one for one in _ready(catalogue) if _may_see(head, one[1].name)]
+    if _is_anthropic(head):
+        try:
+            page = read_page(parse_qs(head.query[:_MAX_QUERY].decode("latin-1")))
+            asked = [describe_model(name, _loaded_at(model)) for name, model in seen if _takes_messages(model)]
+            return Answer(_OK, (encode_page(asked, page),))
+        except GeartrainError as error:
+            return refuse_message(error)
+    listed = [describe(*one) for one in seen]
     return Answer(_OK, (_encode({"object": "list", "data": listed}),))
 
 
 def find_model(catalogue: Catalogue, head: Head, name: str) -> Answer:
     """Return one model. Raises `NOT_FOUND`."""
+    if _is_anthropic(head):
+        try:
+            deployment = find(catalogue, head, name)
+            deployment.workers.check_ready()
+            if not _takes_messages(deployment):
+                raise unknown_model(name)
+        except GeartrainError as error:
+            return refuse_message(error)
+        return Answer(_OK, (encode_model(name, _loaded_at(deployment)),))
     deployment = find(catalogue, head, name)
     deployment.workers.check_ready()
     return Answer(_OK, (_encode(describe(name, deployment)),))
@@ -38,6 +62,8 @@ def _ready(catalogue: Catalogue) -> Iterator[tuple[str, Deployment]]:
         entry = catalogue.entry(name)
         if entry.has_default and _is_ready(entry.deployment()):
             yield name, entry.deployment()
+            for alias in entry.deployment().settings.openai.aliases:
+                yield alias, entry.deployment()
         if len(entry.available) > 1:
             for number, deployment in entry.available.items():
                 if _is_ready(deployment):
@@ -46,14 +72,26 @@ def _ready(catalogue: Catalogue) -> Iterator[tuple[str, Deployment]]:
 
 def describe(name: str, deployment: Deployment) -> dict[str, Any]:
     """Return a model as OpenAI's API has it, with the endpoints that its signature fits."""
-    setup = deployment.workers.setup
     return {
         "id": name,
         "object": "model",
-        "created": int(setup.completed_at or setup.started_at),
+        "created": int(_loaded_at(deployment)),
         "owned_by": "geartrain",
-        "endpoints": openai_view(deployment.interface.signature).endpoints,
+        "endpoints": deployment.openai.view.endpoints,
     }
+
+
+def _is_anthropic(head: Head) -> bool:
+    return head.header(b"anthropic-version") is not None
+
+
+def _takes_messages(deployment: Deployment) -> bool:
+    return "messages" in deployment.openai.view.endpoints
+
+
+def _loaded_at(deployment: Deployment) -> float:
+    setup = deployment.workers.setup
+    return setup.completed_at or setup.started_at
 
 
 def _is_ready(deployment: Deployment) -> bool:

@@ -14,7 +14,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.ports import AttachmentStorePort
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import GET, POST, Api, Begin, Params, Route
-from geartrain.transport.tasks import size_refusal
+from geartrain.transport.runs import size_refusal
 from geartrain.transport.wire.exchange import (
     Accepted,
     AcceptedInParts,
@@ -33,6 +33,9 @@ _RERANK: Final = ("/v1/rerank", "/v2/rerank", "/rerank")
 
 class LateApi:
     """The answers to requests that are refused. See `Api`. What makes them is imported with the first one."""
+
+    name = "openai"
+    shows_logs = False
 
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
@@ -55,6 +58,9 @@ class LateApi:
 
 class LateAnthropicApi:
     """`LateApi` in the form of Anthropic's API."""
+
+    name = "openai"
+    shows_logs = False
 
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
@@ -129,10 +135,10 @@ def openai_routes(
     begins = [(path, _by(new_exchange, max_body_bytes, API)) for path, new_exchange in runs]
     begins += _media(catalogue, max_body_bytes, new_store, gives_urls=gives_urls)
     for path, begin in begins:
-        yield Route(POST, path, begin, API, "predict", subject="none", protocol="openai")
+        yield Route(POST, path, begin, API, "predict", subject="none")
     for path, form in (("/v1/messages", "messages"), ("/v1/messages/count_tokens", "count_tokens")):
         begin = _by(partial(text, form=form), max_body_bytes, ANTHROPIC)
-        yield Route(POST, path, begin, ANTHROPIC, "predict", subject="none", protocol="openai")
+        yield Route(POST, path, begin, ANTHROPIC, "predict", subject="none")
 
 
 def _media(

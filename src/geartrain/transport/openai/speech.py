@@ -12,7 +12,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.large_bodies import read_aside
 from geartrain.transport.openai.api import EVENT_STREAM, fault_event, ignored
-from geartrain.transport.openai.asking import begin, read_asked
+from geartrain.transport.openai.asking import begin, check_ignored, check_served, read_asked
 from geartrain.transport.openai.following import Answering, FollowedRun, FollowingExchange
 from geartrain.transport.runs import DIRECT_LIMIT
 from geartrain.transport.wire.exchange import Answer, AnswerStream, Body, ClientGoneError, Responder
@@ -28,8 +28,10 @@ class SpeechExchange(FollowingExchange[Body]):
     async def begin(self, body: Body) -> Answering:
         """See `FollowingExchange`."""
         asked = await read_asked(self.catalogue, self.head, body)
-        signature = asked.deployment.interface.signature
+        check_served(asked.deployment, "speech")
+        signature = asked.signature
         request = read_speech(asked.members, signature, asked.view.media)
+        check_ignored(asked.deployment, request.ignored)
         if self.has_left:
             raise ClientGoneError
         prediction = begin(asked, request.given, names=request.names, record=self.record, inline=True)

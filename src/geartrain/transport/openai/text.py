@@ -29,9 +29,20 @@ from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
-from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import (
+    Asked,
+    Given,
+    begin_all,
+    check_ignored,
+    check_served,
+    forsake_all,
+    prepare,
+    read_asked,
+    read_request,
+)
+from geartrain.transport.openai.measuring import describe_answer, describe_request, measure_texts
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
 
 logger = logging.getLogger(__name__)
@@ -51,12 +62,16 @@ class Form(msgspec.Struct, frozen=True):
         begin: returns the answer to a request, for the runs of it and the name of the model.
         refuse: returns the answer to a request that fails before its answer has begun.
         id_header: the name of a header that has the id of the request; empty for none.
+        endpoint: its name in settings.
+        operation: its name in traces; empty for requests without texts, which no metric counts.
     """
 
     read: Callable[[Members, Signature, OpenAIView], TextRequest]
     begin: Callable[[TextRequest, list[Prediction], str], TextAnswer]
     refuse: Callable[[Exception], Answer]
+    endpoint: str
     id_header: bytes = b""
+    operation: str = "chat"
 
 
 class TextExchange:
@@ -90,7 +105,9 @@ class TextExchange:
         try:
             asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
             del body
+            check_served(asked.deployment, self._form.endpoint)
             request = await read_request(asked, self._form.read)
+            check_ignored(asked.deployment, request.ignored)
             if request.shape is not None and request.shape.is_heavy:
                 await self._bodies.check_shape(request.shape)
             inputs: Sequence[Given] = request.inputs
@@ -102,6 +119,8 @@ class TextExchange:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return
+        if self._form.operation:
+            describe_request(self.record, asked, self._form.operation)
         run = _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
         self._leave = run.leave
         try:
@@ -126,7 +145,10 @@ class _Run:
         self._ids = _ids(form, responder)
         self._headers = (*self._ids, *ignored(request.ignored))
         self._bodies = bodies
+        self._asked = asked
         self._deployment = asked.deployment
+        self._record: RequestRecord = responder.record  # type: ignore[assignment]
+        self._is_measured = not form.operation
         self._request = request
         self._predictions = predictions
         self._responder = responder
@@ -143,6 +165,7 @@ class _Run:
     def leave(self) -> None:
         """Cancel all that runs and write nothing more: the client has disconnected."""
         self._has_left = True
+        self._measure()
         forsake_all(self._deployment, self._predictions)
         for reader in self._readers:
             reader.wake()
@@ -237,7 +260,24 @@ class _Run:
         else:
             shape.check(choice.text)
 
+    def _measure(self) -> None:
+        """Tell of the texts, once, before the end of the answer."""
+        if self._is_measured:
+            return
+        self._is_measured = True
+        predictions, choices = self._predictions, self._choices
+        tokens = measure_texts(self._record, self._asked, predictions, choices=choices, count=self._request.count)
+        describe_answer(
+            self._record,
+            answer_id=self._answer.id,
+            model=self._asked.model,
+            tokens=tokens,
+            reasons=[choice.reason for choice in choices if choice.reason],
+            first=predictions[0].record.first_output if self._request.is_stream else 0.0,
+        )
+
     async def _complete(self) -> None:
+        self._measure()
         metrics = [prediction.metrics for prediction in self._predictions]
         if self._request.is_stream:
             await self._write(self._answer.last(metrics))
@@ -252,6 +292,7 @@ class _Run:
 
     async def _tell(self, error: Exception) -> None:
         """Tell of an error: as an answer of its own, or as the last event once there has been one."""
+        self._measure()
         if self._stream is None:
             self._responder.respond(_with(self._refuse(error), self._ids))
             return

@@ -60,12 +60,29 @@ def _count(
 _refuse_message = partial(refusal, encode=encode_error)
 
 FORMS: Final[dict[str, Form]] = {
-    "chat": Form(read_chat, partial(_choices, is_chat=True), refusal),
-    "completions": Form(read_completion, partial(_choices, is_chat=False), refusal),
-    "responses": Form(read_response, _response, refusal),
-    "input_tokens": Form(
-        partial(read_count, read=read_response), partial(_count, object="response.input_tokens"), refusal
+    "chat": Form(read_chat, partial(_choices, is_chat=True), refusal, "chat"),
+    "completions": Form(
+        read_completion,
+        partial(_choices, is_chat=False),
+        refusal,
+        "completions",
+        operation="text_completion",
     ),
-    "messages": Form(read_message, _message, _refuse_message, _ID_HEADER),
-    "count_tokens": Form(partial(read_count, read=read_message), _count, _refuse_message, _ID_HEADER),
+    "responses": Form(read_response, _response, refusal, "responses"),
+    "input_tokens": Form(
+        partial(read_count, read=read_response),
+        partial(_count, object="response.input_tokens"),
+        refusal,
+        "responses",
+        operation="",
+    ),
+    "messages": Form(read_message, _message, _refuse_message, "messages", id_header=_ID_HEADER),
+    "count_tokens": Form(
+        partial(read_count, read=read_message),
+        _count,
+        _refuse_message,
+        "messages",
+        id_header=_ID_HEADER,
+        operation="",
+    ),
 }

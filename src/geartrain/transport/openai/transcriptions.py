@@ -9,11 +9,10 @@ import msgspec
 
 from geartrain.apis.openai.forms import members_of
 from geartrain.apis.openai.transcriptions import Transcript, TranscriptionRequest, check_audio, read_transcription
-from geartrain.domain.signature.openai_view import openai_view
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.openai.api import EVENT_STREAM, fault_event, ignored
-from geartrain.transport.openai.asking import Asked, begin, find_ready
+from geartrain.transport.openai.asking import Asked, begin, check_ignored, check_served, find_ready
 from geartrain.transport.openai.following import Answering, FollowedRun, FollowingExchange
 from geartrain.transport.openai.forms import NewStore, SentForm, attach, one_file, read_form
 from geartrain.transport.wire.exchange import Answer, AnswerStream, BodyReader, ClientGoneError, Head, Responder
@@ -32,6 +31,7 @@ class TranscriptionExchange(FollowingExchange[BodyReader]):
         super().__init__(catalogue, head, responder)
         self._new_store = new_store
         self._translates = translates
+        self._endpoint = "translations" if translates else "transcriptions"
 
     async def begin(self, body: BodyReader) -> Answering:
         """See `FollowingExchange`."""
@@ -46,21 +46,23 @@ class TranscriptionExchange(FollowingExchange[BodyReader]):
     async def _check(self, name: str) -> None:
         """Check the model before a large file is taken. Raises `GeartrainError`."""
         deployment = await find_ready(self.catalogue, self.head, name)
-        check_audio(openai_view(deployment.interface.signature).media, translates=self._translates)
+        check_served(deployment, self._endpoint)
+        check_audio(deployment.openai.view.media, translates=self._translates)
 
     async def _begin(self, form: SentForm) -> Answering:
         file = one_file(form, _FILE)
         deployment = await find_ready(self.catalogue, self.head, form.model)
         if self.has_left:
             raise ClientGoneError
-        signature = deployment.interface.signature
-        view = openai_view(signature)
-        media = view.media
+        check_served(deployment, self._endpoint)
+        signature = deployment.openai.signature
+        media = deployment.openai.view.media
         check_audio(media, translates=self._translates)  # again: the model may have been reloaded
         members = members_of(form.texts, {field.name: field for field in signature.inputs}, media.names)
         request = read_transcription(members, signature, media, translates=self._translates)
+        check_ignored(deployment, request.ignored)
         prediction = begin(
-            Asked(deployment, view, members, form.model),
+            Asked(deployment, members, form.model),
             {**request.given, media.audio: msgspec.Raw(_encode(file.name))},
             names=request.names,
             record=self.record,

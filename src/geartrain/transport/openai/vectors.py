@@ -14,11 +14,19 @@ from geartrain.apis.openai.embeddings import (
     rows_of,
 )
 from geartrain.apis.openai.moderations import encode_moderations, read_moderation
-from geartrain.apis.openai.text_answers import usage_of
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import ignored
-from geartrain.transport.openai.asking import Asked, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import (
+    Asked,
+    check_ignored,
+    check_served,
+    prepare,
+    read_asked,
+    read_request,
+)
+from geartrain.transport.openai.measuring import describe_answer, describe_request
 from geartrain.transport.openai.whole import WholeExchange
 from geartrain.transport.runs import DIRECT_LIMIT
 from geartrain.transport.wire.exchange import JSON, Answer, Body, Head, Responder
@@ -43,15 +51,19 @@ class VectorExchange(WholeExchange):
     async def _answer(self, body: Body) -> Answer:
         asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies)
         del body
+        check_served(asked.deployment, "rerank" if self._is_rerank else "embeddings")
         return await (self._rerank(asked) if self._is_rerank else self._embed(asked))
 
     async def _embed(self, asked: Asked) -> Answer:
         request = await read_request(asked, read_embedding)
+        check_ignored(asked.deployment, request.ignored)
         inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
+        describe_request(self.record, asked, "embeddings")
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
-        usage = usage_of([prediction.metrics for prediction in predictions], 1)
-        tokens = 0 if usage is None else usage["prompt_tokens"]
-        wanted = Embeddings(asked.model, request.count, asked.view.is_single, request.is_base64, tokens)
+        tokens = count_tokens([prediction.metrics for prediction in predictions])
+        asked.deployment.text_counts.add_tokens(tokens)
+        describe_answer(self.record, answer_id="", model=asked.model, tokens=tokens)
+        wanted = Embeddings(asked.model, request.count, asked.view.is_single, request.is_base64, tokens.prompt)
         outputs = [prediction.output or b"null" for prediction in predictions]
         if sum(map(len, outputs)) > DIRECT_LIMIT:
             body = await self._bodies.embeddings(asked.deployment.interface, outputs, wanted)
@@ -77,8 +89,10 @@ class ModerationExchange(WholeExchange):
     async def _answer(self, body: Body) -> Answer:
         asked = await read_asked(self.catalogue, self.head, body)
         del body
+        check_served(asked.deployment, "moderations")
         media = asked.view.media
-        request = read_moderation(asked.members, asked.deployment.interface.signature, media)
+        request = read_moderation(asked.members, asked.signature, media)
+        check_ignored(asked.deployment, request.ignored)
         predictions = await self.complete(asked, request.inputs, self.plainly(asked, request.names))
         outputs = [prediction.output or b"null" for prediction in predictions]
         encoded = encode_moderations(request, outputs, view=media, own_id=predictions[0].id, model=asked.model)

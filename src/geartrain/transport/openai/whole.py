@@ -15,7 +15,7 @@ from geartrain.service.readers import completion
 from geartrain.transport.openai.api import refusal
 from geartrain.transport.openai.asking import Asked, Given, begin, forsake_all
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, ClientGoneError, Head, Responder
 
 _TOGETHER: Final = 64  # runs of one request: the others do not wait in the queue

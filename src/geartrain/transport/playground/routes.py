@@ -1,13 +1,17 @@
 """`GET /` for browsers, `GET /playground/…`, the files of the page and the cards of models, and `GET /favicon.ico`.
 
-The page is static. What it knows it asks the server for, by the same API as everybody else, so it needs no rights of
-its own. Where the server asks for keys, the page asks its reader for one.
+The page is static, and its files are kept in memory. It asks the server by the same API as any other client, so it
+needs no rights of its own. Where the server asks for keys, the page asks its reader for one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import gzip
+import hashlib
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -18,14 +22,22 @@ from geartrain.domain.signature.text_values import takes_file, takes_files
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.warmup import Examples
-from geartrain.transport.compression import accepted_encoding
-from geartrain.transport.negotiation import accepted_weight
-from geartrain.transport.playground.assets import Asset, load_assets
+from geartrain.service.workers.warmup import Examples
+from geartrain.transport.compression import accepted_encoding, accepted_weight
 from geartrain.transport.routing import GET, Api, Begin, Params, Route
-from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Decision, Fields, Head
 
+_FOLDER: Final = Path(__file__).parent / "static"
+_PAGE: Final = "index.html"
+_PLACE: Final = b"{files}"  # in the page: the folder of its files, relative to the page
+_MEDIA_TYPES: Final = {
+    ".css": b"text/css; charset=utf-8",
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
+}
 ROOT: Final = "/"
 _FILES: Final = "/playground/{digest}/{file*}"
 _CARD: Final = "/playground/models/{model}"
@@ -47,6 +59,59 @@ _GUARDED: Final = (
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _CHECKED: Final = (b"cache-control", b"no-cache")  # kept, and asked about each time
 _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
+
+
+class Asset(msgspec.Struct, frozen=True):
+    """A file as it is sent.
+
+    Attributes:
+        media_type: the value of `Content-Type`.
+        plain: its bytes.
+        gzipped: the same, compressed.
+        tag: its strong `ETag`, without the quotes. The compressed form has one of its own.
+    """
+
+    media_type: bytes
+    plain: bytes
+    gzipped: bytes
+    tag: bytes
+
+
+class Assets(msgspec.Struct, frozen=True):
+    """All files.
+
+    Attributes:
+        digest: of all of them together. It is a part of their URLs, so what such a URL gives never changes.
+        page: the page that loads the others.
+        files: the others, by their path below the folder.
+    """
+
+    digest: str
+    page: Asset
+    files: dict[str, Asset]
+
+
+@functools.cache
+def load_assets() -> Assets:
+    """Read and compress all files, once. Blocks for some milliseconds; raises OSError if one cannot be read."""
+    paths = sorted(path for path in _FOLDER.rglob("*") if path.suffix in _MEDIA_TYPES)
+    contents = {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in paths}
+    whole = hashlib.sha256()
+    for name, content in contents.items():
+        whole.update(b"%b\0%d\0%b" % (name.encode(), len(content), content))
+    digest = whole.hexdigest()[:16]
+    page = contents.pop(_PAGE).replace(_PLACE, f"playground/{digest}".encode())
+    return Assets(
+        digest=digest,
+        page=_asset(_PAGE, page),
+        files={name: _asset(name, content) for name, content in contents.items()},
+    )
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    tag = hashlib.sha256(content).hexdigest()[:32].encode()
+    media_type = _MEDIA_TYPES[Path(name).suffix]
+    return Asset(media_type, content, gzip.compress(content, compresslevel=9, mtime=0), tag)
 
 
 def with_playground(routes: list[Route], api: Api, catalogue: Catalogue | None = None) -> list[Route]:

@@ -1,6 +1,6 @@
-"""Asks another server of the cluster for a prediction, in place of a client.
+"""Asks another server of the cluster for a prediction, in place of a client, over connections that are kept.
 
-What leaves is a request of our own, with the few header fields of the client's that matter and without its key: this
+A request that leaves is our own, with the few header fields of the client's that matter and without its key: this
 server has checked that. It has no body. The other server answers for a prediction that it runs, and with
 `NOT_HERE` for any other: so no request goes further than one hop.
 """
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, Protocol, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Histogram
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.outbound.connection import PeerConnection, PeerError
-from geartrain.transport.relay.counts import RelayCounts, RelayOutcome
-from geartrain.transport.relay.pool import PeerPool
 from geartrain.transport.relay.token import (
     KEY_FIELD,
     NO_CLUSTER,
@@ -32,6 +34,8 @@ from geartrain.transport.relay.token import (
 )
 from geartrain.transport.wire.exchange import Answer, Fields, Head
 
+_KEPT: Final = 64  # connections to one server that wait for a request
+_CONNECT_WITHIN: Final = 2.0  # seconds
 NOT_HERE: Final = HTTPStatus.MISDIRECTED_REQUEST
 """The status of the answer that a prediction does not run in the server that was asked."""
 
@@ -45,6 +49,102 @@ _HEAD_WITHIN: Final = 10.0  # seconds: nothing that is relayed has to wait for a
 _PIECE_WITHIN: Final = 60.0  # seconds: a stream without events is kept alive more often
 _SENT: Final = frozenset({b"accept", b"prefer", b"x-request-id", b"traceparent", b"tracestate"})
 _RETURNED: Final = frozenset({b"content-type", b"cache-control", b"retry-after", b"x-queue-position"})
+
+
+class RelayOutcome(StrEnum):
+    """Outcome of a request that was handed over. Each has exactly one."""
+
+    ANSWERED = "answered"  # the answer has been read to its end, whatever its status
+    NOT_HERE = "not_here"  # the prediction does not run in the server that was asked
+    UNREACHABLE = "unreachable"  # no answer has begun
+    INCOMPLETE = "incomplete"  # the answer broke off, or was too large to be relayed
+    LEFT = "left"  # the client had disconnected before the end of the answer
+
+
+class RelayCounts:
+    """Counts by outcome, and the seconds from the beginning of a request to the head of its answer, if one came."""
+
+    def __init__(self, bounds: tuple[float, ...] = DEFAULT_BUCKETS.seconds) -> None:
+        """`bounds`: the upper bounds of the buckets, in seconds."""
+        self.outcomes: dict[str, int] = dict.fromkeys(map(str, RelayOutcome), 0)
+        self.seconds = Histogram(bounds)
+
+    def end(self, outcome: RelayOutcome) -> None:
+        """Count a request that is over."""
+        self.outcomes[outcome] += 1
+
+
+class PeerPool:
+    """Opens connections and keeps those that are whole."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        """`tls`: of connections over TLS; None for plain ones."""
+        self._tls = tls
+        self._idle: dict[str, list[PeerConnection]] = {}
+        self._open: dict[PeerConnection, str] = {}  # and the address of its server
+
+    def kept(self, address: str) -> PeerConnection | None:
+        """Return a connection that waits for a request, None if there is none. The server may be about to end it."""
+        idle = self._idle.get(address)
+        while idle:
+            connection = idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def connect(self, address: str) -> PeerConnection:
+        """Return a new connection; raise `PeerError` if the server cannot be reached."""
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: PeerConnection(self._forget),
+                    host,
+                    port,
+                    ssl=self._tls,
+                    server_hostname=host if self._tls is not None else None,
+                )
+        except TimeoutError:
+            raise PeerError(f"it has not been reached within {_CONNECT_WITHIN:g} s") from None
+        except OSError as error:  # those of TLS are, too
+            raise PeerError(str(error.strerror or error)) from error
+        self._open[connection] = address
+        return connection
+
+    def give_back(self, connection: PeerConnection) -> None:
+        """Keep a connection whose answer has been read, or end it."""
+        address = self._open.get(connection)
+        if address is None:
+            return
+        idle = self._idle.setdefault(address, [])
+        if connection.is_reusable and len(idle) < _KEPT:
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in tuple(self._open):
+            connection.close()
+        self._idle.clear()
+
+    def _forget(self, connection: PeerConnection) -> None:
+        address = self._open.pop(connection, "")
+        idle = self._idle.get(address)
+        if idle is None:
+            return
+        if connection in idle:
+            idle.remove(connection)
+        if not idle:
+            del self._idle[address]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of `HOST:PORT`, or `[HOST]:PORT`; raise ValueError for anything else."""
+    parts = urlsplit(f"//{address}")
+    if not parts.hostname or parts.port is None or parts.path or parts.query or parts.fragment or parts.username:
+        raise ValueError(f"{address!r} is no HOST:PORT")
+    return parts.hostname, parts.port
 
 
 class RelayedRequest(msgspec.Struct, frozen=True):

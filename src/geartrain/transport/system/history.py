@@ -19,9 +19,8 @@ import msgspec
 
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.transport.listeners import HISTORY
-from geartrain.transport.routing import GET, Api, Route
-from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.routing import GET, HISTORY, Api, Route
+from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer
 
 logger = logging.getLogger(__name__)

@@ -24,11 +24,11 @@ from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import Replica
-from geartrain.transport.relay.counts import RelayCounts
-from geartrain.transport.request_counts import RequestCounts
+from geartrain.service.workers.pool import Replica
+from geartrain.transport.records import RequestCounts
+from geartrain.transport.relay.relay import RelayCounts
 from geartrain.transport.routing import GET, Api, Route
-from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer
 
 NO_LABELS: Final[Mapping[str, str]] = {}
@@ -186,6 +186,7 @@ def _model(deployment: Deployment) -> ModelMetrics:
         restarts=workers.restarts.count,
         histograms=counts.histograms,
         own=workers.own_metrics.all(),
+        texts=counts.texts,
     )
 
 

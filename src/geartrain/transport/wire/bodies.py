@@ -3,20 +3,140 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.state_machine import steps_to
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.wire.chunks import ChunkReader
 from geartrain.transport.wire.exchange import NOWHERE, UNKNOWN_LENGTH, Accepted, Body, BodyMemory, ClientGoneError
-from geartrain.transport.wire.heads import WireError
+from geartrain.transport.wire.limits import MAX_FIELDS, WireError
 
+_LONGEST_LINE: Final = 1024  # bytes of the line before a chunk: its size and its extensions, which are ignored
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_EXTENSIONS: Final = 65_536  # bytes of extensions of one body
 _PLACED: Final = 65_536  # bytes; a body of more is received where it is to stay, if it can be
 _SCRATCH: Final = 262_144  # bytes
+_START: Final = 65_536  # bytes in which a body has announced its length, if it does
+_NO_ROOM: Final = memoryview(b"")
 _WANTED: Final = 262_144  # bytes that may wait for the reader of a body in parts
+
+
+class ChunkState(StrEnum):
+    """Expected part of a chunk."""
+
+    SIZE = "size"  # the line before a chunk
+    DATA = "data"
+    DATA_END = "data end"  # the line end after a chunk
+    TRAILER = "trailer"  # a field after the last chunk, or the empty line that ends the body
+    DONE = "done"
+
+
+CHUNK_STEPS: Final[dict[ChunkState, frozenset[ChunkState]]] = {
+    ChunkState.SIZE: frozenset({ChunkState.DATA, ChunkState.TRAILER}),
+    ChunkState.DATA: frozenset({ChunkState.DATA_END}),
+    ChunkState.DATA_END: frozenset({ChunkState.SIZE}),
+    ChunkState.TRAILER: frozenset({ChunkState.TRAILER, ChunkState.DONE}),
+    ChunkState.DONE: frozenset(),
+}
+_TO: Final = steps_to("a body in chunks", CHUNK_STEPS)
+
+
+class ChunkReader:
+    """Takes one body in chunks apart, in whatever pieces it comes. Extensions and trailers are checked and dropped."""
+
+    __slots__ = ("_extensions", "_fields", "_left", "_line", "_max_trailer_size", "_trailer_size", "state")
+
+    def __init__(self, max_trailer_size: int) -> None:
+        """`max_trailer_size`: the most bytes of trailers; 0 disables the limit."""
+        self.state = ChunkState.SIZE
+        self._left = 0  # bytes of the chunk that are still to come
+        self._line = b""  # of a line that is not complete
+        self._extensions = 0  # bytes of size lines beyond their sizes
+        self._trailer_size = 0
+        self._fields = 0  # trailers that have come
+        self._max_trailer_size = max_trailer_size
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the end of the body has come."""
+        return self.state is ChunkState.DONE
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Take what has come; return the pieces of the body in it, and how many of its bytes belong to the body.
+
+        Raises `WireError`.
+        """
+        pieces: list[bytes] = []
+        at = 0
+        while at < len(data) and self.state is not ChunkState.DONE:
+            if self.state is ChunkState.DATA:
+                piece = data[at : at + self._left]
+                pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if not self._left:
+                    self._step(ChunkState.DATA_END)
+                continue
+            end = data.find(b"\n", at) + 1
+            part = data[at : end or len(data)]
+            self._line += part
+            at += len(part)
+            self._check_line(is_whole=bool(end))
+            if end:
+                line, self._line = self._line, b""
+                self._read_line(line)
+        return pieces, at
+
+    def _check_line(self, *, is_whole: bool) -> None:
+        size = len(self._line)
+        if self.state is ChunkState.TRAILER:
+            if self._max_trailer_size and self._trailer_size + size > self._max_trailer_size:
+                text = f"The trailers of the body are larger than the limit of {self._max_trailer_size} bytes."
+                text = f"{text} The server's --max-head-size sets it."
+                raise WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        elif size > _LONGEST_LINE:
+            raise _bad(f"the line before a chunk is longer than {_LONGEST_LINE} bytes")
+        if not is_whole and self.state is ChunkState.DATA_END and not b"\r\n".startswith(self._line):
+            raise _bad("a chunk is longer than its size")
+
+    def _read_line(self, line: bytes) -> None:
+        if self.state is ChunkState.SIZE:
+            found = _SIZE_LINE.fullmatch(line)
+            if found is None:
+                raise _bad("a chunk must begin with its size, in hexadecimal digits")
+            self._extensions += len(line) - len(found[1])
+            self._left = int(found[1], 16)
+            self._extensions -= min(self._extensions, self._left)  # lines are paid for by the data that they carry
+            if self._extensions > _EXTENSIONS:
+                raise _bad(f"its chunks have more than {_EXTENSIONS} bytes of extensions and line ends")
+            self._step(ChunkState.DATA if self._left else ChunkState.TRAILER)
+        elif self.state is ChunkState.DATA_END:
+            if line != b"\r\n":
+                raise _bad("a chunk is longer than its size")
+            self._step(ChunkState.SIZE)
+        elif line == b"\r\n":
+            self._step(ChunkState.DONE)
+        else:
+            self._fields += 1
+            self._trailer_size += len(line)
+            if self._fields > MAX_FIELDS:
+                text = f"The body has more than {MAX_FIELDS} trailers."
+                raise WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+            if _TRAILER.fullmatch(line) is None:
+                raise _bad("a trailer is not a header field")
+
+    def _step(self, wanted: ChunkState) -> None:
+        self.state = _TO[wanted](self.state)
+
+
+def _bad(fault: str) -> WireError:
+    return WireError(HTTPStatus.BAD_REQUEST, f"The body of the request is not valid: {fault}.")
 
 
 class BufferBudget:
@@ -99,86 +219,99 @@ def framing(length: int, max_trailer_size: int) -> Framing:
     return ChunkReader(max_trailer_size) if length == UNKNOWN_LENGTH else LengthFraming(length)
 
 
-class WholeBody:
-    """Gathers a body, whose bytes it counts."""
+class GatheredBody:
+    """A body on its way to an exchange that takes it whole, counted against the budget of all bodies.
 
-    __slots__ = ("_first", "_grown", "size")
+    It grows in place: pieces that are joined in the end would need twice the memory. A body with a place to stay grows
+    there.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_announced", "_budget", "_counted", "_first", "_grown", "_memory", "accepted", "size")
+
+    def __init__(self, accepted: Accepted, budget: BufferBudget, memory: memoryview | None = None) -> None:
+        """`memory`: the place of a body of known length, as long as that."""
+        self.accepted = accepted
         self.size = 0
-        self._first = b""
-        self._grown = bytearray()  # it grows in place: pieces that are joined in the end would need twice the memory
-
-    def take(self, pieces: Sequence[Buffer]) -> None:
-        """Append to it."""
-        for piece in pieces:
-            if not self.size and len(pieces) == 1:
-                self._first = bytes(piece)
-            else:
-                if not self._grown:
-                    self._grown += self._first
-                    self._first = b""
-                self._grown += piece
-            self.size += len(piece)
-
-    def whole(self) -> Body:
-        """Return it, complete."""
-        return self._grown or self._first
-
-
-class PlacedBody:
-    """Gathers a body of known length where it is to stay."""
-
-    __slots__ = ("_memory", "size")
-
-    def __init__(self, memory: memoryview) -> None:
-        """`memory` is as long as the body."""
+        self._budget = budget
         self._memory = memory
-        self.size = 0
+        self._first = b""
+        self._grown = bytearray()
+        self._counted = 0  # bytes of the budget
+        self._announced = UNKNOWN_LENGTH
+
+    @property
+    def is_too_large(self) -> bool:
+        """True if more has come than is accepted, or will."""
+        return 0 < self.accepted.max_body < max(self.size, self._announced)
 
     def take(self, pieces: Sequence[Buffer]) -> None:
-        """Append to it."""
+        """Append to it. Raises `WireError` for a body that could never be held."""
+        before = self.size
         for piece in pieces:
-            end = self.size + len(piece)
+            self._append(piece, is_alone=len(pieces) == 1)
+        self._count(self.size - before)
+        if self._announced == UNKNOWN_LENGTH and self.size < _START:
+            self._announced = self.accepted.announced(self._grown or self._first)
+        self._budget.check(max(self.size, self._announced))
+
+    def _append(self, piece: Buffer, *, is_alone: bool) -> None:
+        end = self.size + len(piece)
+        if self._memory is not None:
             self._memory[self.size : end] = piece
-            self.size = end
+        elif is_alone and not self.size:
+            self._first = bytes(piece)
+        else:
+            if not self._grown:
+                self._grown += self._first
+                self._first = b""
+            self._grown += piece
+        self.size = end
 
     @property
     def room(self) -> memoryview:
-        """Memory for the rest of the body."""
-        return self._memory[self.size :]
+        """The rest of its place; empty if it has none."""
+        return _NO_ROOM if self._memory is None else self._memory[self.size :]
 
     def grow(self, size: int) -> None:
         """Note that so many bytes have been written to its room."""
         self.size += size
+        self._count(size)
 
     def whole(self) -> Body:
-        """Return it, complete: a view, as its exchange has asked for one (`Accepted.contents_at`)."""
-        return cast("Body", self._memory)
+        """Return it, complete, and keep nothing of it.
 
+        One with a place is a view, as its exchange has asked for one (`Accepted.contents_at`).
+        """
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            return cast("Body", memory)
+        whole = self._grown or self._first
+        self._first, self._grown = b"", bytearray()
+        return whole
 
-class NoPlace:
-    """Stands where no body has a place to stay."""
+    def close(self) -> None:
+        """Hold nothing, and count nothing."""
+        self.whole()
+        counted, self._counted = self._counted, 0
+        self._budget.give_back(counted)
 
-    room: Final = memoryview(b"")
-
-
-NO_PLACE: Final = NoPlace()
+    def _count(self, size: int) -> None:
+        self._counted += size
+        self._budget.take(size)
 
 
 class Places:
     """The places of large bodies, of all connections."""
 
-    def __init__(self, memory: BodyMemory) -> None:
+    def __init__(self, memory: BodyMemory | None) -> None:
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH))  # for what is read before it is known where it belongs
 
-    def find(self, accepted: Accepted, length: int) -> PlacedBody | NoPlace:
+    def find(self, accepted: Accepted, length: int) -> memoryview | None:
         """Return a place for a body of this length, if it is to have one and there is one."""
-        if length <= _PLACED or accepted.contents_at == NOWHERE:
-            return NO_PLACE
-        memory = self.memory.take(length, accepted.contents_at)
-        return NO_PLACE if memory is None else PlacedBody(memory)
+        if self.memory is None or length <= _PLACED or accepted.contents_at == NOWHERE:
+            return None
+        return self.memory.take(length, accepted.contents_at)
 
 
 def _do_nothing() -> None:
@@ -256,3 +389,80 @@ def too_large(limit: int) -> GeartrainError:
     """Say that a body is larger than `limit` bytes."""
     msg = f"The request body is larger than the limit of {limit} bytes. The server's --max-body-size sets it."
     return GeartrainError(Code.TOO_LARGE, msg)
+
+
+class GatheringReader:
+    """Cuts the pieces of a body anew, and counts what it holds. See `MessageReader`."""
+
+    def __init__(self, body: PartsBody, budget: BufferBudget, patience: float) -> None:
+        """`patience`: seconds for which it waits until others have given back memory for bodies; 0 for no limit."""
+        self._body = body
+        self._budget = budget
+        self._patience = patience
+        self._rest: Buffer = b""  # has come, and was not asked for yet
+        self._counted = 0  # bytes of the budget
+
+    async def read(self) -> bytes:
+        """Return the body so far, or the next piece. See `BodyReader`."""
+        self.close()
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return bytes(rest)
+        return await self._body.read()
+
+    async def gather(self, size: int) -> Body:
+        """Return the next `size` bytes. See `MessageReader`.
+
+        Raises `GeartrainError` (`QUEUE_FULL`) if there is no memory for them.
+        """
+        if self._counted:
+            self.close()
+        if not size:
+            return b""
+        rest = self._rest or await self._body.read_piece()
+        if len(rest) >= size:
+            self._rest = rest[size:]
+            return bytes(rest[:size])
+        return await self._grow(rest, size)
+
+    def close(self) -> None:
+        """Count nothing any more."""
+        counted, self._counted = self._counted, 0
+        if counted:
+            self._budget.give_back(counted)
+
+    async def _grow(self, first: Buffer, size: int) -> Body:
+        grown = bytearray(first)
+        self._rest = b""
+        await self._take(len(first))
+        while len(grown) < size:
+            piece = await self._body.read_piece()
+            if not piece:
+                break
+            wanted = size - len(grown)
+            if len(piece) > wanted:
+                piece, self._rest = piece[:wanted], piece[wanted:]
+            grown += piece
+            await self._take(len(piece))
+        return grown
+
+    async def _take(self, size: int) -> None:
+        """Count bytes, and wait until there is room for more."""
+        budget = self._budget
+        budget.take(size)
+        self._counted += size
+        if not budget.is_spent:
+            return
+        room = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._patience or None):
+                while budget.is_spent:
+                    room.clear()
+                    budget.wait(self, room.set)
+                    await room.wait()
+        except TimeoutError:
+            text = "The bodies of other requests take all the memory that there is for bodies."
+            msg = f"{text} Try again later. The server's --max-buffered-size sets it."
+            raise GeartrainError(Code.QUEUE_FULL, msg) from None
+        finally:
+            budget.leave(self)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from geartrain.transport.wire.bodies import BufferBudget, Places
-from geartrain.transport.wire.exchange import BodyMemory, NoBodyMemory, Records, keep_nothing
-from geartrain.transport.wire.head_cache import HeadCache, ParsedHeads
-from geartrain.transport.wire.responses import AnswerHeads
+from geartrain.transport.wire.exchange import BodyMemory, Records, keep_nothing
+from geartrain.transport.wire.heads import HeadCache, ParsedHeads
+from geartrain.transport.wire.outgoing import AnswerHeads
 
 if TYPE_CHECKING:
     from geartrain.transport.wire.exchange import Handler
     from geartrain.transport.wire.limits import WireLimits
-
-
-NO_MEMORY: Final = NoBodyMemory()
 
 
 class WireContext:
@@ -28,7 +25,7 @@ class WireContext:
         loop: asyncio.AbstractEventLoop,
         *,
         records: Records = keep_nothing,
-        memory: BodyMemory = NO_MEMORY,
+        memory: BodyMemory | None = None,
     ) -> None:
         self.handler = handler
         self.records = records

@@ -11,6 +11,7 @@ time before the answer is complete, and nothing comes after it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -29,6 +30,7 @@ NO_BODY: Final = 0
 UNKNOWN_LENGTH: Final = -1
 NOWHERE: Final = -1
 _IDS: Final = frozenset({b"x-request-id", b"traceparent"})
+logger = logging.getLogger(__name__)
 
 
 class ClientGoneError(Exception):
@@ -45,7 +47,8 @@ class RequestNotes(msgspec.Struct, gc=False):
     Requests with the same head share them.
 
     Attributes:
-        protocol: that of the request, or `system`.
+        protocol: the name of that of the request, or `system`.
+        shows_logs: true if the answers of the protocol have a place for the prints of a run.
         key: the name of the key that the client has shown; empty for none.
         model: that the request names; empty for none.
         is_routine: true for the many that watch a server, such as probes.
@@ -56,6 +59,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     """
 
     protocol: str = "system"
+    shows_logs: bool = True
     key: str = ""
     model: str = ""
     is_routine: bool = False
@@ -255,20 +259,6 @@ class BodyMemory(Protocol):
         """Lend nothing more. Repeating it is harmless."""
 
 
-class NoBodyMemory:
-    """Stands where no worker reads bodies."""
-
-    def take(self, size: int, contents_at: int) -> memoryview | None:  # noqa: ARG002 - as of `BodyMemory`
-        """Return None."""
-        return None
-
-    def tidy(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Exchange(Protocol):
     """One request, from the end of its head to its answer."""
 
@@ -339,3 +329,12 @@ class Handler(Protocol):
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a request, before its body is read. An answer refuses it, or is all it needs."""
+
+
+def abandon(exchange: Exchange | PartsExchange | None) -> None:
+    """Abandon an exchange, whatever it raises; None where it has not been made, or is over."""
+    try:
+        if exchange is not None:
+            exchange.abandon()
+    except Exception:
+        logger.exception("a handler failed when its client had left")

@@ -10,35 +10,228 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from geartrain.transport.http2.connection import ServerConnection
 from geartrain.transport.http2.interface import (
     BodyReceived,
-    Codec,
     ErrorCode,
     Event,
     Http2Limits,
     PingAnswered,
+    RequestHead,
     RequestReceived,
     StreamAborted,
 )
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts
-from geartrain.transport.wire.http2_bodies import BodyParts, by_body
-from geartrain.transport.wire.http2_heads import HEAD, Http2Heads
-from geartrain.transport.wire.http2_output import Http2Output
-from geartrain.transport.wire.http2_room import MAX_HELD, Room
-from geartrain.transport.wire.http2_states import ENDED, TO_HTTP2_STATE, Http2State
-from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
-from geartrain.transport.wire.http2_timeouts import Http2Watch
-from geartrain.transport.wire.limits import MAX_FIELDS, WireLimits
-from geartrain.transport.wire.sockets import close_at_once, has_sent_all, peer_of
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Decision, Head, NewRecord
+from geartrain.transport.wire.http2_output import (
+    ENDED,
+    MAX_HELD,
+    TO_HTTP2_STATE,
+    Http2Output,
+    Http2State,
+    Room,
+    StreamState,
+)
+from geartrain.transport.wire.http2_stream import BodyParts, Http2Stream, PartsStream, WholeStream, by_body
+from geartrain.transport.wire.limits import LINGER, MAX_FIELDS, WireLimits, check_body
+from geartrain.transport.wire.outgoing import BUG, Progress, close_at_once, has_sent_all, peer_of, progress, reset
 
 logger = logging.getLogger(__name__)
 
+HEAD: Final = "HEAD"
+MAX_HEADS: Final = 64  # heads
+PING_TIMEOUT: Final = 20.0  # seconds in which a client that is silent has to answer a ping
+_PING: Final = b"geartrn?"
+_READING_BODY: Final = frozenset({StreamState.BODY, StreamState.PARTS})
+_NEVER: Final = -1.0
 _OPEN: Final = Http2State.OPEN
 _FEW: Final = 2  # events, such as a head and the body that belongs to it
+
+
+class DecidedHead(NamedTuple):
+    """Decision on requests with one head, and the factory of their records."""
+
+    decision: Decision
+    new_record: NewRecord
+
+
+class Http2Heads:
+    """Shows heads to the handler, and remembers what it has decided where it may."""
+
+    __slots__ = ("_context", "_generation", "_known")
+
+    def __init__(self, context: WireContext) -> None:
+        self._context = context
+        self._generation = 0
+        self._known: dict[int, tuple[RequestHead, DecidedHead]] = {}  # by the identity of the head, which is held
+
+    def find(self, head: RequestHead) -> DecidedHead:
+        """Return the decision on a request with this head."""
+        known = self._known.get(id(head))
+        if known is not None and known[0] is head and self._generation == self._context.heads.generation:
+            return known[1]
+        return self._decide(head)
+
+    def expects_continue(self, head: RequestHead) -> bool:
+        """True if the client holds the body back until it is asked for it. Such a head is not remembered."""
+        if id(head) in self._known:
+            return False
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in head.fields)
+
+    def _decide(self, head: RequestHead) -> DecidedHead:
+        path, _, query = head.path.partition(b"?")
+        shown = Head(head.method, path, query, head.fields, head.length, has_trailers=True)
+        try:
+            decision = self._context.handler.begin(shown)
+        except Exception:
+            logger.exception("a handler failed")
+            decision = BUG
+        decided = DecidedHead(decision, self._context.records(shown))
+        if isinstance(decision, Answer):
+            return decided
+        if 0 < decision.max_body < head.length:
+            return DecidedHead(decision.refuse_size(decision.max_body), decided.new_record)
+        is_reusable = isinstance(decision, Accepted) and decision.is_reusable and not shown.is_unique
+        if is_reusable and not self.expects_continue(head):
+            self._learn(head, decided)
+        return decided
+
+    def _learn(self, head: RequestHead, decided: DecidedHead) -> None:
+        generation = self._context.heads.generation
+        if generation != self._generation or len(self._known) >= MAX_HEADS:
+            self._generation = generation
+            self._known.clear()
+        self._known[id(head)] = (head, decided)
+
+
+class Http2Watch:
+    """Looks at one connection at each sweep. Every limit begins when it is seen first."""
+
+    __slots__ = (
+        "_closing_since",
+        "_connection",
+        "_head_since",
+        "_idle_since",
+        "_mark",
+        "_ping_since",
+        "_sent",
+        "_silent_since",
+        "has_begun",
+        "has_received",
+    )
+
+    def __init__(self, connection: Http2Connection) -> None:
+        self._connection = connection
+        self.has_received = True  # since the last look
+        self.has_begun = False  # a request, since the last look
+        now = connection.context.now
+        self._closing_since = _NEVER  # all that is to be sent has been written since then
+        self._head_since = _NEVER  # a head has been coming since then
+        self._idle_since = now  # there has been no request since then
+        self._silent_since = now  # nothing has come since then
+        self._ping_since = _NEVER  # a ping has been on its way since then
+        self._mark = Progress(0, now)  # at the last look
+        self._sent: dict[int, tuple[int, float]] = {}  # of each answer that is held: bytes sent, and since when
+
+    def on_ping_answered(self) -> None:
+        """Note that the client lives."""
+        self._ping_since = _NEVER
+
+    def check(self, now: float) -> None:
+        """Hold the connection to its limits."""
+        connection = self._connection
+        limits = connection.context.limits
+        if connection.state is Http2State.CLOSING:
+            self._check_closing(now)
+            return
+        if connection.context.is_draining:
+            connection.drain()
+            self._check_drained(now)
+        self._check_silence(limits, now)
+        if connection.state in ENDED:
+            return
+        for stream in tuple(connection.streams.values()):
+            if stream.state in _READING_BODY and not stream.is_bidirectional:
+                check_body(stream, stream, limits, now=now)
+        self._check_sending(limits, now)
+        connection.output.flush()
+        connection.start_waiting()
+        connection.check_drained()
+
+    def _check_drained(self, now: float) -> None:
+        """Close a connection without requests whose client does not say that it has heard of the end."""
+        if self._connection.codec.stream_count:
+            self._closing_since = _NEVER
+        elif self._closing_since == _NEVER:
+            self._closing_since = now
+        elif now - self._closing_since > LINGER:
+            self._closing_since = _NEVER
+            self._connection.close(ErrorCode.NO_ERROR, "The server is shutting down.")
+
+    def _check_closing(self, now: float) -> None:
+        if self._closing_since == _NEVER:
+            self._closing_since = now
+        elif now - self._closing_since > LINGER:
+            self._connection.transport.abort()
+
+    def _check_silence(self, limits: WireLimits, now: float) -> None:
+        """End a connection whose head does not come, that has no requests, or whose client does not answer."""
+        codec = self._connection.codec
+        if self.has_received:
+            self._silent_since = now
+        self.has_received = False
+        if not codec.is_reading_head:
+            self._head_since = _NEVER
+        elif self._head_since == _NEVER:
+            self._head_since = now
+        elif 0 < limits.head_timeout < now - self._head_since:
+            reason = f"The head of a request took longer than {limits.head_timeout:g} s (--head-timeout)."
+            self._connection.close(ErrorCode.ENHANCE_YOUR_CALM, reason)
+            return
+        if self.has_begun:
+            self.has_begun = False
+            self._idle_since = now
+        if codec.stream_count:
+            self._idle_since = now
+            if 0 < limits.idle_timeout < now - self._silent_since:
+                self._ping(now)
+        elif 0 < limits.idle_timeout < now - self._idle_since:
+            self._connection.close(ErrorCode.NO_ERROR, "There has been no request (--idle-timeout).")
+
+    def _ping(self, now: float) -> None:
+        """Ask whether the client is there, and abort the connection if it never answers."""
+        if self._ping_since == _NEVER:
+            self._ping_since = now
+            self._connection.codec.ping(_PING)
+        elif now - self._ping_since > PING_TIMEOUT:
+            reset(self._connection.transport)
+
+    def _check_sending(self, limits: WireLimits, now: float) -> None:
+        """Abort the connection, or end an answer, if the client has taken none of it for too long."""
+        if not limits.send_timeout:
+            return
+        connection = self._connection
+        self._mark = progress(connection.transport, self._mark, now)
+        if now - self._mark.since > limits.send_timeout:
+            reset(connection.transport)
+            return
+        before, self._sent = self._sent, {}
+        for stream, sent in connection.codec.sender.stalled():
+            count, since = before.get(stream, (-1, now))
+            since = since if count == sent else now
+            if now - since > limits.send_timeout:
+                self._give_up(stream)
+            else:
+                self._sent[stream] = (sent, since)
+
+    def _give_up(self, stream: int) -> None:
+        open_stream = self._connection.streams.get(stream)
+        if open_stream is None:  # the answer is complete here, and held
+            self._connection.codec.sender.reset(stream, ErrorCode.CANCEL)
+        else:
+            open_stream.reset(ErrorCode.CANCEL)
 
 
 class Http2Connection(asyncio.Protocol):
@@ -49,7 +242,7 @@ class Http2Connection(asyncio.Protocol):
     ) -> None:
         """`on_closed` is called when the connection is gone."""
         self.context = context
-        self.codec: Codec = ServerConnection(http2_limits(context.limits))
+        self.codec = ServerConnection(http2_limits(context.limits))
         self.transport = transport
         self.state = _OPEN
         self.streams: dict[int, Http2Stream] = {}
@@ -220,7 +413,7 @@ def http2_limits(limits: WireLimits) -> Http2Limits:
     return Http2Limits(max_head_size=limits.max_head_size, max_fields=MAX_FIELDS)
 
 
-def _is_idle(codec: Codec, transport: asyncio.Transport) -> bool:
+def _is_idle(codec: ServerConnection, transport: asyncio.Transport) -> bool:
     """True if a client has everything that is owed, and has sent nothing that is not read to its end."""
     is_quiet = not codec.stream_count and not codec.is_reading_head and not codec.awaits_resets
     return is_quiet and has_sent_all(transport)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.http2.interface import BodyReceived, Codec, ErrorCode
-from geartrain.transport.wire.abandoning import NO_EXCHANGE, abandon
-from geartrain.transport.wire.context import WireContext
+from geartrain.transport.http2.interface import BodyReceived, ErrorCode, Event
+from geartrain.transport.wire.bodies import BufferBudget, GatheredBody, GatheringReader, PartsBody
 from geartrain.transport.wire.exchange import (
     Accepted,
     AcceptedInParts,
@@ -21,13 +22,17 @@ from geartrain.transport.wire.exchange import (
     Fields,
     PartsExchange,
     Record,
+    abandon,
 )
-from geartrain.transport.wire.heads import WireError
-from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
-from geartrain.transport.wire.http2_output import HELD, Http2Output
-from geartrain.transport.wire.http2_room import Room
-from geartrain.transport.wire.http2_states import TO_STREAM_STATE, StreamState
-from geartrain.transport.wire.responses import BUG, has_body, refusal
+from geartrain.transport.wire.http2_output import HELD, TO_STREAM_STATE, StreamState
+from geartrain.transport.wire.limits import WireError
+from geartrain.transport.wire.outgoing import BUG, has_body, refusal
+
+_COPIED: Final = 65_536  # bytes up to which a piece that waits is copied: a view keeps all that came with it
+
+Acknowledge = Callable[[int], None]  # lets the client send so many bytes more
+if TYPE_CHECKING:
+    from geartrain.transport.wire.http2_connection import Http2Connection
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +42,84 @@ _RUNNING: Final = StreamState.RUNNING
 _OVER: Final = StreamState.OVER
 
 
-class StreamOwner(Protocol):
-    """The connection, as its streams see it."""
+class BodyParts(msgspec.Struct, frozen=True, gc=False):
+    """Several parts of a body that have come together. Attributes as those of `BodyReceived`."""
 
-    context: WireContext
-    codec: Codec
-    output: Http2Output
-    room: Room
+    stream: int
+    parts: Sequence[Buffer]
+    credit: int
+    is_last: bool
 
-    def acknowledge(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more."""
 
-    def leave(self, stream: int) -> None:
-        """Forget a stream, which is over."""
+def by_body(events: Sequence[Event]) -> Iterator[Event | BodyParts]:
+    """Yield events, with the parts of a body together that follow each other: a large one comes in many frames."""
+    parts: list[Buffer] = []
+    credit = 0
+    following = iter(events)
+    event = next(following, None)
+    while event is not None:
+        after = next(following, None)
+        if type(event) is BodyReceived:
+            parts.append(event.data)
+            credit += event.credit
+            if type(after) is not BodyReceived or after.stream != event.stream:
+                yield event if len(parts) == 1 else BodyParts(event.stream, parts, credit, event.is_last)
+                parts, credit = [], 0
+        else:
+            yield event
+        event = after
+
+
+def _ignore(_credit: int) -> None:
+    """Stand in for `acknowledge` once the stream is over."""
+
+
+class PiecewiseBody:
+    """A body on its way to an exchange that reads it in pieces."""
+
+    __slots__ = ("_acknowledge", "_credit", "_messages", "reader")
+
+    def __init__(self, accepted: AcceptedInParts, acknowledge: Acknowledge) -> None:
+        self.reader = PartsBody(accepted.max_body, self._resume)
+        self._acknowledge = acknowledge
+        self._credit = 0  # bytes that the client may send when the reader has taken some
+        self._messages: list[GatheringReader] = []
+
+    def messages(self, budget: BufferBudget, patience: float) -> GatheringReader:
+        """Create the reader that cuts the body into messages. `patience`: see `GatheringReader`."""
+        reader = GatheringReader(self.reader, budget, patience)
+        self._messages.append(reader)
+        return reader
+
+    @property
+    def is_full(self) -> bool:
+        """True if the reader has to take something first."""
+        return self.reader.is_full
+
+    def take(self, parts: Sequence[Buffer], credit: int) -> None:
+        """Append to it."""
+        reader = self.reader
+        reader.take([bytes(part) if len(part) < _COPIED else part for part in parts])
+        if reader.is_full:
+            self._credit += credit
+        else:
+            self._acknowledge(credit)
+
+    def complete(self) -> None:
+        """Note that all of it has come."""
+        self.reader.complete()
+
+    def close(self) -> None:
+        """Tell the reader that nothing more will come."""
+        self.reader.break_off()
+        for reader in self._messages:
+            reader.close()
+        self._messages.clear()
+        self._acknowledge = _ignore  # the stream's, which refers to this body
+
+    def _resume(self) -> None:
+        credit, self._credit = self._credit, 0
+        self._acknowledge(credit)
 
 
 class Http2Stream:
@@ -68,7 +138,7 @@ class Http2Stream:
         "state",
     )
 
-    def __init__(self, owner: StreamOwner, stream: int, *, record: Record, is_head: bool) -> None:
+    def __init__(self, owner: Http2Connection, stream: int, *, record: Record, is_head: bool) -> None:
         """`is_head`: only the head of the answer is wanted."""
         self.id = stream
         self.record = record
@@ -79,7 +149,7 @@ class Http2Stream:
         self._is_head = is_head
         self._is_counted = False  # in the room of the connection
         self._is_streaming = False  # a part of the answer has been written
-        self._exchange: Exchange | PartsExchange = NO_EXCHANGE
+        self._exchange: Exchange | PartsExchange | None = None
 
     def step(self, wanted: StreamState) -> None:
         """Go to another state; raise `IllegalStepError` if there is no such step."""
@@ -155,7 +225,7 @@ class Http2Stream:
 
     def refuse(self, error: WireError) -> None:
         """Answer what cannot be served."""
-        exchange, self._exchange = self._exchange, NO_EXCHANGE
+        exchange, self._exchange = self._exchange, None
         if self._is_streaming:  # a second answer in the first would be taken for a part of it
             self.reset(ErrorCode.INTERNAL_ERROR)
         else:
@@ -170,7 +240,7 @@ class Http2Stream:
     def finish(self) -> None:
         """Forget the request: its answer is complete."""
         self.step(_OVER)
-        self._exchange = NO_EXCHANGE
+        self._exchange = None
         self._discount()
         self.close_body()
         self._owner.leave(self.id)
@@ -201,24 +271,27 @@ class Http2Stream:
 class WholeStream(Http2Stream):
     """A request whose exchange takes the body whole."""
 
-    __slots__ = ("_accepted", "_body")
+    __slots__ = ("_accepted", "_body", "_credit")
 
-    def __init__(self, owner: StreamOwner, stream: int, accepted: Accepted, *, record: Record, is_head: bool) -> None:
+    def __init__(
+        self, owner: Http2Connection, stream: int, accepted: Accepted, *, record: Record, is_head: bool
+    ) -> None:
         """`is_head`: as of `Http2Stream`."""
         super().__init__(owner, stream, record=record, is_head=is_head)
         self._accepted = accepted
-        self._body: GatheredBody | NoBody = NO_BODY
+        self._body: GatheredBody | None = None
+        self._credit = 0  # bytes that the client may send when there is memory
 
     @property
     def waits_for_memory(self) -> bool:
         """True if the body waits for memory: other bodies have used up their shared budget."""
-        return self._body.waits_for_memory
+        return self._credit > 0
 
     def take(self, body: BodyReceived | BodyParts) -> None:
         """Take a part of the body, and run when it is whole."""
         if self.state is not _BODY:
             self._acknowledge(body.credit)
-        elif body.is_last and self._body is NO_BODY:  # most bodies come at once
+        elif body.is_last and self._body is None:  # most bodies come at once
             self._acknowledge(body.credit)
             whole = bytes(body.parts[0]) if len(body.parts) == 1 else b"".join(body.parts)
             self.record.received = len(whole)
@@ -266,19 +339,25 @@ class WholeStream(Http2Stream):
 
     def close_body(self) -> None:
         """Hold nothing of the body."""
-        body, self._body = self._body, NO_BODY  # which knows this stream: a circle would keep the answer in memory
-        body.close()
+        body, self._body = self._body, None
+        if body is not None:
+            self._owner.context.budget.leave(self)
+            body.close()
 
     def _gather(self, come: BodyReceived | BodyParts) -> None:
-        body = self._body
-        if isinstance(body, NoBody):
-            budget = self._owner.context.budget
-            self._body = body = GatheredBody(self._accepted, budget, self._acknowledge, on_memory=self._go_on)
+        body, budget = self._body, self._owner.context.budget
+        if body is None:
+            self._body = body = GatheredBody(self._accepted, budget)
         try:
-            body.take(come.parts, come.credit)
+            body.take(come.parts)
         except WireError as error:
             self.refuse(error)
             return
+        if budget.is_spent:
+            self._credit += come.credit
+            budget.wait(self, self._go_on)
+        else:
+            self._acknowledge(come.credit)
         if body.is_too_large:
             self._refuse_size()
         elif come.is_last:
@@ -288,9 +367,11 @@ class WholeStream(Http2Stream):
         self.respond(self._accepted.refuse_size(self._accepted.max_body))
 
     def _go_on(self) -> None:
-        """Measure its pace anew: it had to wait, and its client could send nothing."""
+        """Let the client send on, and measure its pace anew: it had to wait for memory."""
         self.received = 0
         self.since = self._owner.context.now
+        credit, self._credit = self._credit, 0
+        self._acknowledge(credit)
 
 
 class PartsStream(Http2Stream):
@@ -299,7 +380,7 @@ class PartsStream(Http2Stream):
     __slots__ = ("_accepted", "_body")
 
     def __init__(
-        self, owner: StreamOwner, stream: int, accepted: AcceptedInParts, *, record: Record, is_head: bool
+        self, owner: Http2Connection, stream: int, accepted: AcceptedInParts, *, record: Record, is_head: bool
     ) -> None:
         """`is_head`: as of `Http2Stream`."""
         super().__init__(owner, stream, record=record, is_head=is_head)
@@ -355,7 +436,7 @@ class Http2BodyStream:
 
     __slots__ = ("_is_silent", "_owner", "_status", "_stream")
 
-    def __init__(self, stream: Http2Stream, owner: StreamOwner, status: HTTPStatus, *, is_silent: bool) -> None:
+    def __init__(self, stream: Http2Stream, owner: Http2Connection, status: HTTPStatus, *, is_silent: bool) -> None:
         """`is_silent`: nothing is sent, as in the answer to HEAD."""
         self._stream = stream
         self._owner = owner

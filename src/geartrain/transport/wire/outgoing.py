@@ -3,26 +3,147 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import struct
+import termios
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError, Fields, Record
-from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, has_body
-from geartrain.transport.wire.sockets import Progress
-from geartrain.transport.wire.terms import PLAIN, Terms
+from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError, Fields, Head, Record
+from geartrain.transport.wire.heads import PLAIN, Terms
+from geartrain.transport.wire.limits import WireError
 
 if TYPE_CHECKING:
     from geartrain.transport.wire.context import WireContext
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+BUG: Final = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, (b'{"error":"Internal server error"}',))
+UNREADABLE: Final = Head("", b"", b"", ())
+"""In place of the head of a request that has none, or one that is not valid."""
+_LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
+CLOSE: Final = b"connection: close\r\n"
+KEEP: Final = b"connection: keep-alive\r\n"  # for HTTP/1.0
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+_DAYS: Final = (b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun")
+_MONTHS: Final = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 GATHERED: Final = 65_536  # bytes up to which it is cheaper to copy what is written than to send it by itself
 _AT_ONCE: Final = 2_097_152  # bytes that are written in one turn of the loop
 _PIECE: Final = 262_144  # bytes of them that the transport gets at a time
 _OK: Final = HTTPStatus.OK
 _PLAIN: Final = b"%b%bcontent-length: %d\r\n\r\n%b"
 _WHOLE: Final = b"%b%bcontent-length: %d\r\n%b\r\n%b"
+
+
+def http_date(at: time.struct_time) -> bytes:
+    """Return a time in UTC as HTTP writes it (RFC 9110, section 5.6.7); `strftime` would use words of the locale."""
+    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
+    clock = (at.tm_hour, at.tm_min, at.tm_sec)
+    return b"%b, %02d %b %04d %02d:%02d:%02d GMT" % (day, at.tm_mday, month, at.tm_year, *clock)
+
+
+class AnswerHeads:
+    """Makes heads up to the fields that say how long the body is."""
+
+    def __init__(self) -> None:
+        self._json: dict[HTTPStatus, bytes] = {}
+        self.date = b""  # the value of the field
+        self.json_ok = b""  # the head of most answers
+        self.renew()
+
+    def of_json(self, status: HTTPStatus) -> bytes:
+        """Return the head of an answer with a body of JSON and no further field."""
+        head = self._json.get(status)
+        if head is None:
+            head = self._json[status] = self.of(status, JSON)
+        return head
+
+    def of(self, status: HTTPStatus, fields: Fields) -> bytes:
+        """Return the head of any answer."""
+        lines = [b"%b: %b\r\n" % field for field in fields]
+        return b"".join((_STATUS_LINES[status], self._date, *lines))
+
+    def renew(self) -> None:
+        """Take the date of now; to be called once a second, which is what a date tells."""
+        self.date = http_date(time.gmtime(time.time()))
+        self._date = b"date: %b\r\n" % self.date
+        self._json.clear()
+        self.json_ok = self.of_json(HTTPStatus.OK)
+
+
+def has_body(status: HTTPStatus) -> bool:
+    """True if an answer of this status has a body, and a length (RFC 9110, section 8.6)."""
+    return status not in _BODILESS
+
+
+def refusal(error: WireError) -> Answer:
+    """Return the answer to a request that is refused."""
+    headers = _LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
+    return Answer(error.status, (msgspec.json.encode({"error": str(error)}),), headers, error=str(error))
+
+
+def unsent(transport: asyncio.Transport) -> int:
+    """Return the bytes that wait for the client, in the transport and in the system."""
+    waiting = transport.get_write_buffer_size()
+    return waiting and waiting + _queued(transport.get_extra_info("socket").fileno())
+
+
+def has_sent_all(transport: asyncio.Transport) -> bool:
+    """Tell whether nothing waits for the client any more, neither here nor in the system."""
+    return not transport.get_write_buffer_size() and not _queued(transport.get_extra_info("socket").fileno())
+
+
+class Progress(NamedTuple):
+    """Bytes that wait for a client, and the last moment of progress; the present if there are none."""
+
+    unsent: int
+    since: float
+
+
+def progress(transport: asyncio.Transport, before: Progress, now: float, *, held: int = 0) -> Progress:
+    """Return the progress since the last look; `held`: bytes that the transport does not have yet."""
+    waiting = unsent(transport) + held
+    return before if waiting and waiting == before.unsent else Progress(waiting, now)
+
+
+def close_at_once(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a connection on which little was written just now, and nothing waited before that."""
+    transport.close()
+    if transport.get_extra_info("ssl_object") is not None:
+        # TLS would wait for the client's own word. A turn of the loop later ours has been written.
+        loop.call_soon(loop.call_soon, transport.abort)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection now, and have the system forget what it still has for the client."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the client and its port; empty where there is none, as of a Unix socket."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _queued(descriptor: int) -> int:
+    """Return the bytes in the system that a socket's peer has not taken; 0 if unknown."""
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone
+        return 0
+    return int(size)
 
 
 def _do_nothing() -> None:

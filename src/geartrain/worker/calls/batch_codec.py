@@ -2,30 +2,167 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
+from contextvars import Token
+from itertools import accumulate, chain
+from operator import index as whole_number
 from typing import Any
 
 from geartrain.authoring.batches import ItemError
+from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.calls import ALL, ItemEvent
+from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.signature.types import OutputSpec, Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import Inline, Log, Output
 from geartrain.ipc.shared_memory import WORTHWHILE
-from geartrain.worker.calls.batch_items import ItemScopes, Places
 from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
-from geartrain.worker.calls.outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutputs, encode_output
-from geartrain.worker.calls.reports import OutputBytes, ReportSender
+from geartrain.worker.calls.reports import (
+    NO_FAILURES,
+    CallLog,
+    LargeOutputs,
+    OutputBytes,
+    Outputs,
+    ReportSender,
+    SmallOutputs,
+    encode_output,
+)
 from geartrain.worker.channels.channel import MAY_WAIT, Channel
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading.signature import Parameter
-from geartrain.worker.stdio.router import Router
+from geartrain.worker.stdio.router import LineWriter, Router
 from geartrain.worker.values.batch_arguments import BatchBinder
 from geartrain.worker.values.batch_outputs import Sizes, Splitter
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import OutputEncoder
 from geartrain.worker.values.tensor_outputs import tensor_types
+
+
+class Places:
+    """The owners of the rows, or elements, of one invocation: `size` of them, padding included."""
+
+    def __init__(self, items: Sequence[int], sizes: Sequence[int], size: int) -> None:
+        self.items = items
+        self.sizes = sizes
+        self.size = size
+        self._known_ends: list[int] | None = None
+
+    @property
+    def _ends(self) -> list[int]:
+        """End of the rows of each item; seldom needed."""
+        if self._known_ends is None:
+            self._known_ends = list(accumulate(self.sizes))
+        return self._known_ends
+
+    def owner(self, place: int) -> int | None:
+        """The item at a place; None for one that only fills the call up. Raises `IndexError`."""
+        place = whole_number(place)
+        if not 0 <= place < self.size:
+            raise IndexError(f"there is no request {place} in a batch of {self.size}")
+        at = bisect_right(self._ends, place)
+        return self.items[at] if at < len(self.items) else None
+
+    def original(self, place: int) -> int | None:
+        """Return the item at a place; None for padding, a copy of the last row."""
+        owner = self.owner(place)
+        return self.owner(self._ends[-1] - 1) if owner is None else owner
+
+
+class ItemScopes:
+    """The scopes of an invocation: of all its items together, and of each, made when the author first asks for it."""
+
+    def __init__(self, reports: ReportSender, *, router: Router, whole: LineWriter) -> None:
+        """`whole` is what writes the common logs of the items."""
+        self._message = reports.message
+        self._reports = reports
+        self._router = router
+        self._whole = whole
+        self._logs: list[CallLog] = []
+        self._known: dict[int | None, tuple[Scope, LineWriter]] = {}
+        self.places = Places((), (), 0)  # once the arguments are bound
+
+    def of_all(self, chosen: Sequence[int]) -> Scope:
+        """Make the scope of the `chosen` items together: with the context and the parameters that all of them have.
+
+        It is the item's own if there is one only.
+        """
+        if len(chosen) == 1:
+            return self._scope_of(chosen[0])
+        items = [self._message.items[item] for item in chosen]
+        context, parameters = items[0].context, items[0].parameters
+        if context is not None and any(item.context != context for item in items):
+            context = None
+        if parameters is not None and any(item.parameters != parameters for item in items):
+            parameters = None
+        return Scope(
+            prediction_id=self._message.id,
+            context=context,
+            parameters=parameters,
+            emit=self._reports.emitter(ALL),
+            open_item=self.open,
+        )
+
+    def open(self, place: int) -> _OpenItem:
+        """Return the context that makes the item at a place the current one. Raises `IndexError`."""
+        item = self.places.owner(place)
+        if item not in self._known:
+            self._known[item] = self._make(item)
+        scope, writer = self._known[item]
+        return _OpenItem(scope, writer, self._router)
+
+    def end(self, control: Channel) -> None:
+        """Let partial lines out and end the logs of items: the invocation is over."""
+        for _, writer in self._known.values():
+            self._router.end(writer)
+        for log in self._logs:
+            if log.dropped:
+                log.tell_dropped(control)
+
+    def forget_metrics(self) -> None:
+        """Take out what items have recorded: they are run again."""
+        for scope, _ in self._known.values():
+            scope.forget_metrics()
+
+    def _make(self, item: int | None) -> tuple[Scope, LineWriter]:
+        if item is None:  # padding has no reader
+            return Scope(open_item=self.open), LineWriter(lambda *_: None, self._whole)
+        log = CallLog(self._reports, item)
+        self._logs.append(log)
+        return self._scope_of(item), LineWriter(log.write, self._whole)
+
+    def _scope_of(self, index: int) -> Scope:
+        item = self._message.items[index]
+        return Scope(
+            prediction_id=item.id,
+            context=item.context,
+            parameters=item.parameters,
+            emit=self._reports.emitter(index),
+            request=item,
+            open_item=self.open,
+        )
+
+
+class _OpenItem:
+    """A `with` block of one item."""
+
+    __slots__ = ("_router", "_scope", "_scope_token", "_writer", "_writer_token")
+
+    def __init__(self, scope: Scope, writer: LineWriter, router: Router) -> None:
+        self._scope = scope
+        self._writer = writer
+        self._router = router
+
+    def __enter__(self) -> Scope:
+        self._writer_token: Token[LineWriter | None] = self._router.enter(self._writer)
+        self._scope_token: Token[Scope | None] = set_scope(self._scope)
+        return self._scope
+
+    def __exit__(self, *_: object) -> None:
+        reset_scope(self._scope_token)
+        self._router.leave(self._writer_token)
+
 
 _Pack = Callable[[Any, Sizes, int], list[tuple[Buffer, ...]] | None]
 """As `TensorPacker.pack`."""
@@ -73,7 +210,7 @@ class BatchInvocation:
         self._reports = reports
         self._scopes = scopes
         self._arguments: dict[str, Any] = {}
-        self._given: set[int] = set()  # the items that have had an output of a stream
+        self._given: dict[int, int] = {}  # by item: how many outputs of a stream it has had
 
     def bind(self, raw: Buffer) -> dict[str, Any]:
         """Return the keyword arguments for `run()`, of the input of the whole call. Raises `RefusedError`."""
@@ -113,18 +250,22 @@ class BatchInvocation:
             for item, part in zip(places.items, parts, strict=True)
             if item in there and not splitter.is_nothing(part)
         }
-        self._given.update([item for item, part in own.items() if not isinstance(part, BaseException)])
+        indexes = {item: self._given.get(item, 0) for item in own}
+        self._given.update(
+            {item: indexes[item] + 1 for item, part in own.items() if not isinstance(part, BaseException)}
+        )
         plain = self._codec.encoder.encode_all_plain(list(own.values()))
         size = 0 if plain is None else sum(map(len, plain))
         if plain is not None and size <= INLINE_LIMIT:
-            outputs_of_items = tuple(map(Output, own, map(Inline, plain)))
+            chunks = zip(own, plain, strict=True)
+            outputs_of_items = tuple([ItemEvent(item, Output(chunk, indexes[item])) for item, chunk in chunks])
             if outputs_of_items and may_wait and size <= MAY_WAIT:
                 self._reports.send_soon(outputs_of_items)
             elif outputs_of_items:
                 self._reports.send(outputs_of_items)
             return NO_FAILURES
         outputs, failures = self._encode_each(own)
-        return {**failures, **self._reports.send_outputs(outputs)}
+        return {**failures, **self._reports.send_outputs(outputs, indexes)}
 
     def drop(self, items: Collection[int]) -> None:
         """Go on without some items: they have failed."""
@@ -191,7 +332,7 @@ class BatchInvocation:
         again = [item for item in rest if item not in self._given]
         return Recovery(
             failures={**told, **{item: _STUCK for item in rest if item in self._given}},
-            reports=[Log(item, "stderr", format_error(own)) for item, own in blamed.items()],
+            reports=[ItemEvent(item, Log("stderr", format_error(own))) for item, own in blamed.items()],
             again=[again] if again else [],
         )
 

@@ -4,20 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.calls import ALL, Canceled, Failed, ItemEnd, Succeeded
+from geartrain.domain.predictions.tracing import TraceContext, read_context
+from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.ipc.messages import ALL, Cancelled, Done, Failed, Inline, Predict, WorkerLog
-from geartrain.worker.calls.codec import Invocation, NobodyLeftError, RefusedError
-from geartrain.worker.calls.logs import CallLog
-from geartrain.worker.calls.reports import ReportSender, failure_reports
-from geartrain.worker.calls.tools import CallTools
+from geartrain.ipc.messages import CallItem, Inline, Predict, WorkerLog
+from geartrain.worker.calls.codec import (
+    CallCodec,
+    Invocation,
+    NobodyLeftError,
+    RefusedError,
+    SingleInvocation,
+    SingleTools,
+    UnbatchedInvocation,
+)
+from geartrain.worker.calls.reports import CallLog, ReportSender, failure_reports
+from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import clip, code_of
-from geartrain.worker.stdio.router import LineWriter
+from geartrain.worker.loading.signature import Parameter
+from geartrain.worker.stdio.router import LineWriter, Router
+from geartrain.worker.values.arguments import ArgumentBinder
+from geartrain.worker.values.outputs import OutputEncoder
+
+
+class CallTools:
+    """The codecs of one model, the router of what it prints, and the control channel."""
+
+    __slots__ = ("control", "of_one", "of_several", "router")
+
+    def __init__(self, of_one: CallCodec, of_several: CallCodec, *, router: Router, control: Channel) -> None:
+        """`of_one` is the codec of calls of one item, `of_several` that of all others."""
+        self.of_one = of_one
+        self.of_several = of_several
+        self.router = router
+        self.control = control
+
+
+def tools_of_model(
+    parameters: Sequence[Parameter],
+    signature: Signature,
+    batching: Batching | None,
+    *,
+    encoder: OutputEncoder,
+    router: Router,
+    control: Channel,
+) -> CallTools:
+    """Make the tools for a model; `parameters`, `signature` and `encoder` are those of one prediction.
+
+    `batching` is None for a model that takes one prediction at a time.
+    """
+    single = SingleTools(ArgumentBinder(parameters), encoder)
+    of_one: CallCodec = partial(SingleInvocation, single)
+    if batching is None:
+        return CallTools(of_one, partial(UnbatchedInvocation, single), router=router, control=control)
+    from geartrain.worker.calls.batch_codec import BatchCodec  # few models need it
+
+    of_several = BatchCodec(parameters, signature, batching, encoder=encoder, router=router)
+    return CallTools(of_one if batching.takes_singles else of_several, of_several, router=router, control=control)
 
 
 @cache
@@ -134,7 +184,7 @@ class Call:
         items = self._invocation.items
         elapsed = self._reports.elapsed()
         self._left = self._left.difference(items)
-        ends = [Done(item, None, elapsed, is_stream=True) for item in items]
+        ends = [ItemEnd(item, Succeeded(None, elapsed)) for item in items]
         self._reports.send_all(ends, idle=self._is_over())
 
     def failure(self, error: BaseException) -> Callable[[], None]:
@@ -154,7 +204,7 @@ class Call:
             self._tools.control.send(WorkerLog("geartrain.worker", "warning", plan.warning))
         self._left = self._left.difference(plan.failures)
         code = code_of(error)
-        ends = [Failed(item, clip(text), code) for item, text in plan.failures.items()]
+        ends = [ItemEnd(item, Failed(clip(text), code)) for item, text in plan.failures.items()]
         self._reports.send_all([*plan.reports, *ends], idle=self._is_over())
         if plan.again:
             invocation.forget_metrics()
@@ -163,7 +213,7 @@ class Call:
     def cancelled(self) -> None:
         """Report that the call was stopped on request."""
         self.close()
-        ends = [Cancelled(item) for item in sorted(self._left)]
+        ends = [ItemEnd(item, Canceled()) for item in sorted(self._left)]
         self._left = frozenset()
         self._reports.send_all(ends, idle=True)
 
@@ -192,3 +242,34 @@ class Call:
             self._invocation.drop(failures.keys())
         if not self._invocation.items:
             raise NobodyLeftError
+
+
+def traced(kind: type[Call]) -> type[Call]:
+    """Return a kind of calls of a model that may record spans: OpenTelemetry's current span is that of the run.
+
+    The run of a batch is that of the first item that is recorded.
+    """
+    from geartrain.telemetry.current_span import enter, leave  # OpenTelemetry, where traces are on
+
+    class TracedCall(kind):  # type: ignore[misc, valid-type]  # mypy knows no classes that are parameters
+        """A call whose invocations have a current span."""
+
+        __slots__ = ("_span_token",)
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            self._span_token: Token[Any] = enter(
+                _run_of([self._message.items[item] for item in self._invocation.items])
+            )
+
+        def __exit__(self, *arguments: object) -> None:
+            leave(self._span_token)
+            super().__exit__(*arguments)
+
+    return TracedCall
+
+
+def _run_of(items: Sequence[CallItem]) -> TraceContext:
+    """Return the trace context of the first item that is recorded, or else of the first one."""
+    runs = [read_context(item.traceparent, item.tracestate) for item in items]
+    return next((run for run in runs if run.is_sampled), runs[0])

@@ -7,16 +7,24 @@ decides the end of the items if `run()` raises.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from geartrain.authoring.scope import Scope
+from geartrain.domain.predictions.calls import ALL, ItemEvent, Report
+from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.tensors.tensor import Buffer, unpack
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import ALL, Inline, Log, Output, Report
 from geartrain.ipc.shared_memory import WORTHWHILE
-from geartrain.worker.calls.outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutput, encode_output
-from geartrain.worker.calls.reports import OutputBytes, ReportSender
+from geartrain.worker.calls.reports import (
+    NO_FAILURES,
+    LargeOutputs,
+    OutputBytes,
+    Outputs,
+    ReportSender,
+    SmallOutput,
+    encode_output,
+)
 from geartrain.worker.channels.channel import MAY_WAIT, Channel
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.values.arguments import ArgumentBinder
@@ -84,18 +92,15 @@ class Invocation(Protocol):
         """Take out the metrics that were recorded: the items are run again."""
 
 
-class CallCodec(Protocol):
-    """Begins the invocations of calls."""
-
-    def __call__(self, items: Sequence[int], reports: ReportSender, /) -> Invocation:
-        """Begin an invocation of `run()` for some items of a call, whose logs go to the current writer already."""
+CallCodec = Callable[[Sequence[int], ReportSender], Invocation]
+"""Begins an invocation of `run()` for some items of a call, whose logs go to the current writer already."""
 
 
 def failure_of_all(items: Sequence[int], error: BaseException) -> Recovery:
     """Let all items fail with one error, whose traceback is logged once."""
     if not items:
         return Recovery({})
-    log = Log(items[0] if len(items) == 1 else ALL, "stderr", format_error(error))
+    log = ItemEvent(items[0] if len(items) == 1 else ALL, Log("stderr", format_error(error)))
     return Recovery(dict.fromkeys(items, describe_error(error)), (log,))
 
 
@@ -112,7 +117,7 @@ class SingleTools(NamedTuple):
 class SingleInvocation:
     """The invocation of a call of one item, whose input is that of `run()`, and whose output is what `run()` gives."""
 
-    __slots__ = ("_arguments", "_packed", "_reports", "_tools", "items", "scope")
+    __slots__ = ("_arguments", "_given", "_packed", "_reports", "_tools", "items", "scope")
 
     def __init__(self, tools: SingleTools, items: Sequence[int], reports: ReportSender) -> None:
         item = reports.message.items[0]
@@ -124,6 +129,7 @@ class SingleInvocation:
         self._reports = reports
         self._packed = item.packed
         self._arguments = _NO_ARGUMENTS
+        self._given = 0  # outputs of a stream
 
     def bind(self, raw: Buffer) -> dict[str, Any]:
         """Return the keyword arguments for `run()`. Raises `ArgumentError`."""
@@ -144,14 +150,16 @@ class SingleInvocation:
 
     def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
         """Report a value that `run()` has yielded. Raises `OutputError`."""
+        index = self._given
+        self._given = index + 1
         encoder = self._tools.encoder.chunks
         plain = encoder.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
             reports = self._reports
             send = reports.send_soon if may_wait and len(plain) <= MAY_WAIT else reports.send
-            send((Output(0, Inline(plain)),))
+            send((ItemEvent(0, Output(plain, index)),))
             return NO_FAILURES
-        return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)})
+        return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)}, {0: index})
 
     def drop(self, items: Collection[int]) -> None:
         """Go on without the item, if it is among those that failed."""
@@ -177,7 +185,7 @@ class SingleInvocation:
         return encode_output(encoder, value, self._reports.slot.files, apart=self._packed)
 
 
-class NoBatchInvocation(SingleInvocation):
+class UnbatchedInvocation(SingleInvocation):
     """The invocation of a call of several items where the model takes one at a time: all of them fail."""
 
     __slots__ = ()

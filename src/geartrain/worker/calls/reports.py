@@ -1,39 +1,33 @@
-"""Sends what is reported of one call: several reports to a frame, and payloads the way that suits their size."""
+"""Reports of one call: its logs, outputs and ends, several to a frame, and payloads the way that suits their size."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from geartrain.authoring.scope import Emit
-from geartrain.domain.predictions.events import MetricMode
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.predictions.calls import Failed, FileRef, ItemEnd, ItemEvent, Report, Succeeded
+from geartrain.domain.predictions.events import Log, LogSource, Metric, MetricMode, Output
+from geartrain.domain.tensors.tensor import Buffer, pack
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import (
-    Done,
-    Failed,
-    FileOutput,
-    InFile,
-    Inline,
-    InMemory,
-    Log,
-    Metric,
-    Output,
-    Payload,
-    Predict,
-    Report,
-    Reports,
-)
+from geartrain.ipc.messages import DroppedLogs, InMemory, Predict, Reports
+from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import code_of, describe_error, format_error
+from geartrain.worker.values.call_files import CallFiles
 from geartrain.worker.values.faults import OutputError
-from geartrain.worker.values.output_files import OutputFile
+from geartrain.worker.values.outputs import OutputEncoder
 
-_SMALL = 64  # bytes that a report takes in a frame, beside its texts and its payload
+_SMALL: Final = 64  # bytes that a report takes in a frame, beside its texts and its output
+_JSON: Final = "application/json"
+
+
+_Shared = tuple[tuple[int, InMemory], ...]
+"""As of `Reports`."""
 
 
 class OutputBytes(NamedTuple):
@@ -42,15 +36,15 @@ class OutputBytes(NamedTuple):
     parts: Sequence[Buffer]
     size: int  # bytes of all parts
     packed: bool = False
-    files: tuple[OutputFile, ...] = ()
+    files: tuple[FileRef, ...] = ()
 
 
 class _Group(NamedTuple):
-    """Reports that have to be in one frame, how many bytes they take there, and whether some lie in memory."""
+    """Reports that have to be in one frame, how many bytes they take there, and where their outputs lie in memory."""
 
     reports: tuple[Report, ...]
     size: int
-    is_shared: bool = False
+    shared: _Shared = ()
 
 
 class ReportSender(msgspec.Struct, gc=False, eq=False):
@@ -67,10 +61,10 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         """Return the seconds since the call came."""
         return time.perf_counter() - self.began
 
-    def send(self, reports: tuple[Report, ...], *, idle: bool = False) -> None:
+    def send(self, reports: tuple[Report, ...], *, idle: bool = False, shared: _Shared = ()) -> None:
         """Send reports that fit into one frame. With `idle` the call is over."""
         message = self.message
-        self.slot.channel.send(Reports(message.slot, message.serial, reports, idle))
+        self.slot.channel.send(Reports(message.slot, message.serial, reports, idle, shared))
 
     def send_soon(self, reports: tuple[Report, ...]) -> None:
         """Send reports as `Channel.send_soon` does."""
@@ -82,28 +76,33 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         return partial(self._send_metric, item)
 
     def _send_metric(self, item: int, *metric: Any) -> None:
-        self.send((Metric(item, *metric),))
+        self.send((ItemEvent(item, Metric(*metric)),))
 
     def metric_of_first(self, name: str, value: Any, mode: MetricMode) -> None:
         """Send a metric of the first item, which in most calls is the only one."""
-        self.send((Metric(0, name, value, mode),))
+        self.send((ItemEvent(0, Metric(name, value, mode)),))
 
     def end_first(self, output: bytes, *, idle: bool) -> None:
         """Send the output with which the first item ended, of `framing.INLINE_LIMIT` bytes at most."""
-        done = Done(0, Inline(output), time.perf_counter() - self.began)
+        end = ItemEnd(0, Succeeded(output, time.perf_counter() - self.began))
         message = self.message
-        self.slot.channel.send(Reports(message.slot, message.serial, (done,), idle))
+        self.slot.channel.send(Reports(message.slot, message.serial, (end,), idle))
 
     def send_all(self, reports: Iterable[Report], *, idle: bool = False) -> None:
         """Send any number of reports without files, in as few frames as they fit into; none without `idle` is none."""
-        groups = [_Group((report,), _size(report)) for report in reports]
+        groups = [_group(report) for report in reports]
         if groups or idle:
             self._send_groups(groups, idle=idle)
 
-    def send_outputs(self, outputs: Mapping[int, OutputBytes]) -> dict[int, Exception]:
-        """Send a yielded value of some items; return the items whose output could not be written, and why not."""
-        with self.slot.channel.shield:  # the parent has to hear of what is left for it in files and in memory
-            groups, failures = self._place(outputs, Output)
+    def send_outputs(self, outputs: Mapping[int, OutputBytes], indexes: Mapping[int, int]) -> dict[int, Exception]:
+        """Send a yielded value of some items; return the items whose output could not be written, and why not.
+
+        `indexes`: the position of each output among those of its item.
+        """
+        with self.slot.channel.shield:  # the parent has to know of the outputs that are left in files and in memory
+            groups, failures = self._place(
+                outputs, lambda item, chunk, files: ItemEvent(item, Output(chunk, indexes[item]), files)
+            )
             if groups:
                 self._send_groups(groups)
         return failures
@@ -114,39 +113,46 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         """Send the outputs with which some items ended, and why others failed."""
         elapsed = self.elapsed()
         with self.slot.channel.shield:  # see `send_outputs`
-            groups, unwritten = self._place(outputs, lambda item, payload: Done(item, payload, elapsed))
-            groups += [
-                _Group((report,), _size(report)) for report in failure_reports({**failures, **unwritten}.items())
-            ]
+            groups, unwritten = self._place(
+                outputs, lambda item, output, files: ItemEnd(item, Succeeded(output, elapsed), files)
+            )
+            groups += map(_group, failure_reports({**failures, **unwritten}.items()))
             self._send_groups(groups, idle=idle)
             self.slot.files.close()
 
     def _place(
-        self, outputs: Mapping[int, OutputBytes], report: Callable[[int, Payload], Report]
+        self, outputs: Mapping[int, OutputBytes], report: Callable[[int, bytes, tuple[FileRef, ...]], Report]
     ) -> tuple[list[_Group], dict[int, Exception]]:
-        """Put each output where it travels best; return the reports of the outputs, and the failures."""
+        """Put each output where it travels best; return the reports of the outputs, and the failures.
+
+        `report` makes the report of an item's output, which is empty if it lies in memory or in a file.
+        """
         shared = self._share(outputs)
         groups: list[_Group] = []
         together: list[Report] = []  # the memory is read, and freed, with one frame
+        places: list[tuple[int, InMemory]] = []
         failures: dict[int, Exception] = {}
         for item, output in outputs.items():
-            files = [_announcement(item, file) for file in output.files]
-            left = INLINE_LIMIT - sum(map(_size, files))
+            files = output.files
+            left = INLINE_LIMIT - sum(map(_size_of_file, files))
             try:
                 if left < 0:
                     raise OutputError(
                         f"refers to {len(files)} files, too many for one message: return an archive of them"
                     )
-                payload = shared.get(item) or self._by_itself(output, left)
+                lying = shared.get(item)
+                if lying is not None:
+                    places.append((len(together), lying))
+                    together.append(report(item, b"", files))
+                elif output.size <= left:
+                    groups.append(_group(report(item, b"".join(output.parts), files)))
+                else:
+                    path = self.slot.writer.to_file(output.parts).path
+                    whole = FileRef(path, path, _JSON, is_output=True)
+                    groups.append(_group(report(item, b"", (*files, whole))))
             except Exception as error:  # noqa: BLE001 - e.g. a disk that is full; it concerns this item only
                 failures[item] = error
-                continue
-            reports = (*files, report(item, payload))
-            if item in shared:
-                together += reports
-            else:
-                groups.append(_Group(reports, sum(map(_size, reports))))
-        return [_Group(tuple(together), 0, is_shared=True), *groups] if together else groups, failures
+        return [_Group(tuple(together), 0, tuple(places)), *groups] if together else groups, failures
 
     def _share(self, outputs: Mapping[int, OutputBytes]) -> dict[int, InMemory]:
         """Leave packed outputs in shared memory; return the items whose output is there."""
@@ -156,37 +162,31 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         placed = self.slot.writer.share([output.parts for output in chosen.values()])
         return {item: payload for item, payload in zip(chosen, placed, strict=True) if payload is not None}
 
-    def _by_itself(self, output: OutputBytes, left: int) -> Payload:
-        if output.size <= left:
-            return Inline(b"".join(output.parts))
-        return self.slot.writer.to_file(output.parts)
-
     def _send_groups(self, groups: Sequence[_Group], *, idle: bool = False) -> None:
         frames = list(_frames(groups))
+        shared = groups[0].shared if groups else ()
         try:
-            self.send(frames[0], idle=idle and len(frames) == 1)
+            self.send(frames[0], idle=idle and len(frames) == 1, shared=shared)
         except BaseException:
-            if groups and groups[0].is_shared:
+            if shared:
                 self.slot.writer.withdraw()
             raise
         for frame in frames[1:-1]:
             self.send(frame)
         if len(frames) > 1:
             self.send(frames[-1], idle=idle)
-        self.slot.files.hand_over([path for group in groups for path in _paths(group.reports)])
+        self.slot.files.hand_over(
+            [file.filename for group in groups for report in group.reports for file in report.files]
+        )
 
 
 def failure_reports(failures: Iterable[tuple[int, BaseException]]) -> list[Report]:
     """Return the reports of items that failed, each with the traceback in its logs."""
     reports: list[Report] = []
     for item, error in failures:
-        reports += (Log(item, "stderr", format_error(error)), Failed(item, describe_error(error), code_of(error)))
+        log = Log("stderr", format_error(error))
+        reports += (ItemEvent(item, log), ItemEnd(item, Failed(describe_error(error), code_of(error))))
     return reports
-
-
-def _announcement(item: int, file: OutputFile) -> FileOutput:
-    temporary_files = tuple(name for name in file.temporary_files if name.isprintable())  # others are no UTF-8
-    return FileOutput(item, file.filename, file.mime_type, file.token, temporary_files)
 
 
 def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
@@ -202,25 +202,110 @@ def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
     yield tuple(frame)
 
 
-def _size(report: Report) -> int:
-    """Return about as many bytes as a report takes in a frame, at most."""
+def _group(report: Report) -> _Group:
+    """Return a group of one report, and about as many bytes as it takes in a frame, at most."""
+    size = sum(map(_size_of_file, report.files))
     match report:
-        case Output(_, Inline(data)) | Done(_, Inline(data)):
-            return len(data)
-        case Log(_, _, text) | Failed(_, text, _):
-            return _SMALL + 4 * len(text)
-        case FileOutput():
-            texts = (report.filename, report.mime_type, report.token, *report.temporary_files)
-            return _SMALL + sum([len(text.encode()) for text in texts])
+        case ItemEvent(_, Output(data)) | ItemEnd(_, Succeeded(bytes() as data)):
+            size += len(data)
+        case ItemEvent(_, Log(_, text)) | ItemEnd(_, Failed(text)):
+            size += _SMALL + 4 * len(text)
         case _:
-            return _SMALL
+            size += _SMALL
+    return _Group((report,), size)
 
 
-def _paths(reports: Iterable[Report]) -> Iterator[str]:
-    """Return the files that reports tell the parent of."""
-    for report in reports:
-        match report:
-            case FileOutput(_, filename):
-                yield filename
-            case Output(_, InFile(path)) | Done(_, InFile(path)):
-                yield path
+def _size_of_file(file: FileRef) -> int:
+    texts = (file.filename, file.mime_type, file.token, *file.temporary_files)
+    return _SMALL + sum([len(text.encode()) for text in texts])
+
+
+MAX_LOGS: Final = 32 * 1024**2  # characters that one prediction may log; more would fill the parent's memory
+
+
+class CallLog(msgspec.Struct, gc=False, eq=False):
+    """Reports what is written by the run of one item, or of all items of a call; `item` is an index or `ALL`."""
+
+    reports: ReportSender
+    item: int
+    logged: int = 0  # characters
+    dropped: int = 0  # lines
+
+    def write(self, source: LogSource, data: str) -> None:
+        """Report some text, unless there has been too much."""
+        self.logged += len(data)
+        if self.logged > MAX_LOGS:
+            self.dropped += data.count("\n") or 1
+        else:
+            self.reports.send((ItemEvent(self.item, Log(source, data)),))
+
+    def tell_dropped(self, control: Channel) -> None:
+        """Tell the client, and the operator, how many lines were dropped because there were too many."""
+        note = f"[geartrain: {self.dropped} more lines were dropped; a prediction may log {MAX_LOGS >> 20} MiB]\n"
+        self.reports.send((ItemEvent(self.item, Log("stderr", note)),))
+        control.send(DroppedLogs(self.dropped, int(self.reports.elapsed() * 1000)))
+
+
+NO_FAILURES: Final[Mapping[int, BaseException]] = {}
+
+
+class Outputs(Protocol):
+    """The outputs of the items of a call, made of the value that `run()` has returned."""
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs, with which the items end. With `idle` the call is over."""
+
+
+class SmallOutput(msgspec.Struct, gc=False, eq=False):
+    """The output of a call of one item, which fits into the message: nearly all of them.
+
+    `output` is JSON, `framing.INLINE_LIMIT` bytes at most.
+    """
+
+    output: bytes
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        reports.end_first(self.output, idle=idle)
+
+
+class SmallOutputs:
+    """Outputs of several items that fit into one message together."""
+
+    __slots__ = ("_items", "_outputs")
+
+    def __init__(self, items: Sequence[int], outputs: Sequence[bytes]) -> None:
+        """`outputs` are JSON or packed, `framing.INLINE_LIMIT` bytes at most in all."""
+        self._items = items
+        self._outputs = outputs
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        elapsed = reports.elapsed()
+        ends = [
+            ItemEnd(item, Succeeded(output, elapsed)) for item, output in zip(self._items, self._outputs, strict=True)
+        ]
+        reports.send(tuple(ends), idle=idle)
+
+
+class LargeOutputs:
+    """Outputs of any size, with tensors or files, and the items that have none because they failed."""
+
+    __slots__ = ("_failures", "_outputs")
+
+    def __init__(self, outputs: Mapping[int, OutputBytes], failures: Mapping[int, BaseException] = NO_FAILURES) -> None:
+        self._outputs = outputs
+        self._failures = failures
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        reports.send_ends(self._outputs, self._failures, idle=idle)
+
+
+def encode_output(encoder: OutputEncoder, value: Any, files: CallFiles, *, apart: bool) -> OutputBytes:
+    """Encode one item's output, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
+    json, of_value, tensors = encoder.encode(value, files.new_folder, files.temporary_files_of, apart=apart)
+    if tensors is None:
+        return OutputBytes([json], len(json), packed=False, files=of_value)
+    parts = pack(json, tensors)
+    return OutputBytes(parts, sum(map(len, parts)), packed=True, files=of_value)

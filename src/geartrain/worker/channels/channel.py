@@ -2,43 +2,121 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from typing import Final, Protocol
+from contextlib import suppress
+from typing import Final, Literal, Protocol
 
+from geartrain.domain.predictions.calls import Report
 from geartrain.ipc.framing import FrameReader, frame
-from geartrain.ipc.messages import Message, Report, Reports, encode
+from geartrain.ipc.messages import Message, Reports, encode
+from geartrain.ipc.waiting import LATE, Contention
 from geartrain.worker.channels import forks
-from geartrain.worker.channels.wakeup import CHUNK, Blocking, Wakeup
+from geartrain.worker.channels.cancellation import Shield
+
+CHUNK: Final = 65536  # bytes of one read
+# After a call the next one is awaited awake for so long, if the calls have been following each other that closely. An
+# idle worker never spins.
+_SPIN = 400e-6  # seconds
+_LONGEST_SPIN = 1.5e-3  # seconds
+_PART = 0.2  # of the time that the last call took, where that is more
+_CLOSE_BY = 2.5  # of the time that would have been waited awake
+_can_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
+
+
+class Wakeup(Protocol):
+    """Waits for what comes on one socket."""
+
+    def receive(self) -> bytes:
+        """Wait until something comes and return it; empty when the parent has closed."""
+
+
+class Blocking:
+    """Sleeps until something comes."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def receive(self) -> bytes:
+        """Wait until something comes and return it; empty when the parent has closed."""
+        try:
+            return self._socket.recv(CHUNK)
+        except ConnectionResetError:
+            return b""
+
+
+class Adaptive:
+    """Waits awake for a moment where one call follows closely on the other, and sleeps otherwise."""
+
+    __slots__ = ("_asleep", "_came_at", "_contention", "_is_close", "_poll", "_socket")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._asleep = Blocking(sock)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._is_close = False  # true if the last call came soon after the one before it
+        self._came_at = 0.0  # when something was read last
+        self._contention = Contention()
+
+    def receive(self) -> bytes:
+        """Wait until something comes and return it; empty when the parent has closed."""
+        began = time.perf_counter()
+        # In proportion to what there was to do since the last one: so little of the time is spent in waiting awake.
+        spin = _PART * (began - self._came_at)
+        if spin < _SPIN:
+            spin = _SPIN
+        elif spin > _LONGEST_SPIN:
+            spin = _LONGEST_SPIN
+        data = None
+        if self._is_close and not self._contention.is_felt(began):
+            data = self.receive_awake(began + spin)
+            now = time.perf_counter()
+            self._contention.note(now, is_loss=now > began + spin + LATE)
+        if data is None:
+            data = self._asleep.receive()
+        self._came_at = time.perf_counter()
+        self._is_close = self._came_at - began < _CLOSE_BY * spin
+        return data
+
+    def receive_awake(self, until: float) -> bytes | None:
+        """Wait awake until a time of the performance counter; return what has come by then, None for nothing."""
+        while time.perf_counter() < until:
+            if not self._poll.poll(0):  # to ask costs a third of the exception that a vain recv() raises
+                os.sched_yield()  # let other threads of this core run first
+                continue
+            try:
+                return self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return b""
+        return None
+
+
+_POLICIES: Final[dict[str, Callable[[socket.socket], Wakeup]]] = {
+    "adaptive": Adaptive if _can_spin else Blocking,  # on one core, the parent would have to wait for this process
+    "blocking": Blocking,
+}
+
+
+def wakeup_of(policy: Literal["adaptive", "blocking"], sock: socket.socket) -> Wakeup:
+    """Make what waits on a socket under a policy of `Init`."""
+    return _POLICIES[policy](sock)
+
 
 MAY_WAIT: Final = 4096  # bytes of a payload that may wait: a frame has room for all that come within _BURST_DELAY
 # When a message may wait for the next ones.
 _BURST_BEGINS = 16  # messages with less than _BURST_GAP between each two
 _BURST_GAP = 50e-6  # seconds
 _BURST_DELAY = 100e-6  # seconds until the next write
-
-
-class Shield(Protocol):
-    """Keeps a cancel away in a `with` block. That is needed while it `is_armed`: the author's code could be canceled.
-
-    `worker.runtime.cancellation` has it.
-    """
-
-    is_armed: bool
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class _NoShield(nullcontext[None]):
-    """The shield of a channel that no cancel can come upon."""
-
-    is_armed = False
 
 
 class _Burst:
@@ -115,7 +193,7 @@ class Channel:
         self._reader = FrameReader()
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
-        self.shield: Shield = shield if shield is not None else _NoShield()
+        self.shield = shield if shield is not None else Shield()
         self._burst = _Burst(self._flush, self.shield)
 
     def fileno(self) -> int:

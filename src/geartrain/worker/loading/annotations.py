@@ -1,6 +1,7 @@
 """From a type annotation to a type of the signature, and to the function that makes the Python value of a JSON value.
 
-One walk gives both, so what the schema promises and what `run()` receives cannot drift apart.
+One walk gives both, so what the schema promises and what `run()` receives cannot drift apart. Records are TypedDicts,
+dataclasses, subclasses of `BaseModel`, and pydantic models.
 """
 
 from __future__ import annotations
@@ -12,20 +13,54 @@ import sys
 import types
 import typing
 from collections import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 from msgspec.structs import replace
 
 from geartrain.authoring.coders import Coder
-from geartrain.authoring.files import File, Path
-from geartrain.authoring.secret import Secret
-from geartrain.domain.signature.types import Kind, TypeSpec
-from geartrain.worker.loading.advice import advice_for
+from geartrain.authoring.values import BaseModel, File, Path, Secret
+from geartrain.domain.signature.types import Kind, RecordField, TypeSpec
 from geartrain.worker.loading.coders import CoderError, coder_of, decoder_of
 from geartrain.worker.loading.descriptions import Converter, Described, UnsupportedTypeError, is_typed_dict, strip
-from geartrain.worker.loading.records import read_named_tensors, read_record
 from geartrain.worker.loading.tensor_types import read_tensor
+
+_GENERAL_INPUT = (
+    "use str, int, float, bool, Path, Secret, list, dict, a Literal, an Enum, a TypedDict, a dataclass or a BaseModel"
+)
+_GENERAL_OUTPUT = (
+    "use str, int, float, bool, Path, list, dict, Iterator, a TypedDict, a dataclass or a BaseModel,"
+    " or Annotated[..., Opaque] to leave the type open"
+)
+_LIST = "use list[...] instead"
+_ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
+    (
+        frozenset({"bytes", "bytearray", "memoryview"}),
+        "use Path for a file, or str",
+        "write it to a file and return Path, or return a str",
+    ),
+    (frozenset({"set", "frozenset", "tuple", "deque", "Set"}), _LIST, _LIST),
+    (frozenset({"Iterator", "Generator", "AsyncIterator", "AsyncGenerator", "AsyncIterable"}), _LIST, _LIST),
+    (frozenset({"ConcatenateIterator", "AsyncConcatenateIterator"}), _LIST, _LIST),
+    (frozenset({"PIL"}), "use Path, and open the image in run()", "save the image to a file and return Path"),
+    (frozenset({"numpy"}), "use float, int or str, or NDArray[...] for an array", "return .tolist() as list[float]"),
+    (frozenset({"torch"}), "use Float32[torch.Tensor, ...] of jaxtyping", "return .tolist() as list[float]"),
+    (frozenset({"datetime", "uuid", "decimal"}), "use str, and parse it in run()", "return a str or a float"),
+    (frozenset({"TextIO", "StringIO", "TextIOWrapper"}), "use Path, and open it in run()", "return Path"),
+)
+
+
+def advice_for(annotation: Any, *, output: bool) -> str:
+    """Return half a sentence about a type that is not supported, as an input or as an output."""
+    origin = typing.get_origin(annotation) or annotation
+    module = getattr(origin, "__module__", "").partition(".")[0]
+    name = getattr(origin, "__name__", "")
+    for names, of_input, of_output in _ADVICE:
+        if name in names or module in names:
+            return of_output if output else of_input
+    return _GENERAL_OUTPUT if output else _GENERAL_INPUT
+
 
 _SCALARS: dict[type, Kind] = {str: "string", bool: "boolean", int: "integer", float: "number"}  # bool is an int, too
 _UNION_KINDS = frozenset({"string", "integer", "number", "boolean", "object", "array", "opaque", "union"})
@@ -343,3 +378,168 @@ def _each_value(convert: Converter | None) -> Converter | None:
         return {key: item if item is None else convert(item) for key, item in values.items()}
 
     return each
+
+
+class _Field(NamedTuple):
+    """A field as its class declares it; `name` is its name in JSON."""
+
+    name: str
+    annotation: Any
+    required: bool
+
+
+def read_record(cls: type, reader: AnnotationReader) -> Described | None:
+    """Describe a record type, or return None if it is none. Raises `UnsupportedTypeError` for one of its fields."""
+    if is_typed_dict(cls):
+        return _describe(cls, _typed_dict_fields(cls), reader, make=dict)
+    if is_pydantic(cls):
+        return _pydantic(cls, reader)
+    fields: list[_Field]
+    if hasattr(cls, "__dataclass_fields__"):
+        fields = _dataclass_fields(cls, reader)
+    elif issubclass(cls, BaseModel):
+        fields = _plain_fields(cls)
+    else:
+        return None
+    return _describe(cls, fields, reader, make=lambda values: cls(**values), closed=not reader.output)
+
+
+def read_named_tensors(cls: type, reader: AnnotationReader) -> Described | None:
+    """Describe a NamedTuple with a tensor among its fields as a record; without one it is an array, as in Cog: None."""
+    if all(read_tensor(strip(hint)[0], output=True) is None for hint in _members(_hints(cls).values())):
+        return None
+    return read_named_tuple(cls, reader)
+
+
+def read_named_tuple(cls: type, reader: AnnotationReader) -> Described:
+    """Describe a NamedTuple as a record."""
+    fields = [_Field(name, hint, required=True) for name, hint in _hints(cls).items()]
+    return _describe(cls, fields, reader, make=dict)
+
+
+def _members(hints: Iterable[Any]) -> Iterator[Any]:
+    """The annotations, and what an Optional is optional of."""
+    for hint in hints:
+        yield hint
+        yield from typing.get_args(strip(hint)[0])
+
+
+def is_pydantic(cls: type) -> bool:
+    """Tell whether this is a pydantic model, without importing pydantic for the question."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def _describe(
+    cls: type,
+    fields: list[_Field],
+    reader: AnnotationReader,
+    *,
+    make: Callable[[dict[str, Any]], Any],
+    closed: bool = False,
+) -> Described:
+    described = {field.name: _read_field(cls, field, reader) for field in fields}
+    specs = tuple(
+        RecordField(field.name, described[field.name].spec, field.required and not described[field.name].spec.nullable)
+        for field in fields
+    )
+    spec = TypeSpec("record", fields=specs, title=cls.__name__, closed=closed)
+    converters = {name: field.convert for name, field in described.items() if field.convert is not None}
+    absent = tuple(field.name for field, known in zip(fields, specs, strict=True) if field.required > known.required)
+    if is_typed_dict(cls):
+        return Described(spec, _filling(converters, absent) if converters or absent else None)
+    fill = _filling(converters, absent)
+    return Described(spec, lambda value: make(fill(value)) if isinstance(value, Mapping) else value)
+
+
+def _read_field(cls: type, field: _Field, reader: AnnotationReader) -> Described:
+    try:
+        return reader.read(field.annotation)
+    except UnsupportedTypeError as error:
+        error.place = error.place or f"in the field {field.name!r} of {cls.__name__}, "
+        raise
+
+
+def _filling(converters: Mapping[str, Converter], absent: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return the converter of an object's fields that sets an Optional that was left out to None."""
+
+    def fill(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        filled = {**dict.fromkeys(absent), **value}
+        for name, convert in converters.items():
+            if filled.get(name) is not None:
+                filled[name] = convert(filled[name])
+        return filled
+
+    return fill
+
+
+def _typed_dict_fields(cls: Any) -> list[_Field]:
+    """The keys of a TypedDict. With string annotations the class does not know about `NotRequired`; the hints do."""
+    fields = []
+    for name, hint in _hints(cls).items():
+        wrapper = getattr(typing.get_origin(hint), "_name", None)
+        required = wrapper == "Required" or (wrapper != "NotRequired" and name in cls.__required_keys__)
+        fields.append(_Field(name, hint, required))
+    return fields
+
+
+def _dataclass_fields(cls: type, reader: AnnotationReader) -> list[_Field]:
+    """The fields that `__init__` takes; of an output, all."""
+    from dataclasses import MISSING, fields
+
+    hints = _hints(cls)
+    return [
+        _Field(
+            field.name,
+            hints[field.name],
+            reader.output or (field.default is MISSING and field.default_factory is MISSING),
+        )
+        for field in fields(cls)
+        if field.init or reader.output
+    ]
+
+
+def _plain_fields(cls: type) -> list[_Field]:
+    """The fields of a `BaseModel` that is no dataclass: what is annotated, required unless the class has a value."""
+    return [_Field(name, hint, not hasattr(cls, name)) for name, hint in _hints(cls).items()]
+
+
+def _pydantic(cls: Any, reader: AnnotationReader) -> Described:
+    """Describe a pydantic model.
+
+    It checks its values itself, so a type that the signature cannot express is left open.
+    """
+    fields, converters = [], {}
+    for name, info in cls.model_fields.items():
+        known = name if reader.output else _alias(name, info)
+        try:
+            spec, convert, _ = reader.read(info.annotation)
+        except UnsupportedTypeError:
+            spec, convert = TypeSpec("opaque"), None
+        fields.append(RecordField(known, spec, reader.output or info.is_required()))
+        if convert is not None:
+            converters[known] = convert
+    closed = not reader.output and cls.model_config.get("extra") == "forbid"
+    spec = TypeSpec("record", fields=tuple(fields), title=cls.__name__, closed=closed)
+    fill = _filling(converters, ())
+    return Described(spec, lambda value: cls.model_validate(fill(value)) if isinstance(value, Mapping) else value)
+
+
+def _alias(name: str, info: Any) -> str:
+    alias = info.validation_alias or info.alias
+    return alias if isinstance(alias, str) else name
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return {
+            name: hint
+            for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+            if typing.get_origin(hint) is not typing.ClassVar and hint is not typing.ClassVar
+        }
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise UnsupportedTypeError(
+            cls, f"its annotations cannot be read ({error}): import what they name where the class is defined"
+        ) from error

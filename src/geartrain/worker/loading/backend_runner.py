@@ -3,30 +3,278 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from geartrain.authoring import values
 from geartrain.authoring.batches import check_settings
-from geartrain.authoring.inputs import MISSING
+from geartrain.authoring.inputs import MISSING, Input
+from geartrain.authoring.scope import current_scope
+from geartrain.authoring.values import AsyncConcatenateIterator
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
-from geartrain.backends.text import RankBackend, SpeechBackend, TextBackend
+from geartrain.backends.text import (
+    Dictation,
+    Heard,
+    Piece,
+    PromptError,
+    RankBackend,
+    Sampling,
+    SpeechBackend,
+    TextBackend,
+)
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
-from geartrain.domain.tensors.tensor import DATATYPES
+from geartrain.domain.signature.types import (
+    NOTHING_DECLARED,
+    Declared,
+    DeclaredTensor,
+    InputField,
+    OutputSpec,
+    RecordField,
+    Signature,
+    TypeSpec,
+)
+from geartrain.domain.tensors.tensor import DATATYPES, VARIABLE, describe_shape
 from geartrain.ipc.messages import BackendChoice
-from geartrain.worker.errors import describe_error
-from geartrain.worker.loading.declared_backend import DeclaredBackend
+from geartrain.worker.errors import ClientError, describe_error
 from geartrain.worker.loading.descriptions import UnsupportedTypeError
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.loading.tensor_types import array_maker
-from geartrain.worker.loading.text_runner import RankRunner, SpeechRunner, TextRunner
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_LOGPROBS: Final = 20
+_TASKS: Final = ["transcribe", "translate"]
+
+
+class TextRunner:
+    """The model of a text backend. Its inputs have the names of OpenAI's API, or those that other servers know."""
+
+    def __init__(self, backend: TextBackend) -> None:
+        self._backend = backend
+        self.tokenizer = backend  # it has the chat template
+
+    async def run(  # noqa: PLR0913 - the parameters of clients
+        self,
+        prompt: str = Input(description="The beginning of the text"),
+        *,
+        max_tokens: int | None = Input(default=None, description="The most tokens to make", ge=1),
+        temperature: float | None = Input(default=None, description="0 takes the likeliest token", ge=0, le=2),
+        top_p: float | None = Input(default=None, description="Of the likeliest tokens, so much of all", ge=0, le=1),
+        top_k: int | None = Input(default=None, description="So many of the likeliest tokens; 0 for all", ge=-1),
+        min_p: float | None = Input(
+            default=None, description="Tokens at least so likely, next to the likeliest", ge=0, le=1
+        ),
+        repetition_penalty: float | None = Input(
+            default=None, description="Makes tokens of the prompt and the text less likely", ge=0.01
+        ),
+        presence_penalty: float = Input(default=0.0, description="Makes tokens of the text less likely", ge=-2, le=2),
+        frequency_penalty: float = Input(
+            default=0.0, description="Likewise, for each time that they are there", ge=-2, le=2
+        ),
+        seed: int | None = Input(default=None, description="The same seed and inputs give the same text"),
+        logprobs: bool = Input(default=False, description="Tell how likely each token is, to clients of OpenAI's API"),
+        top_logprobs: int = Input(
+            default=0, description="So many of the likeliest tokens in its place", ge=0, le=MOST_LOGPROBS
+        ),
+        ignore_eos: bool = Input(default=False, description="Go on after the end of the text"),
+    ) -> AsyncConcatenateIterator[str]:
+        """Go on with a text."""
+        sampling = Sampling(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+            logprobs=top_logprobs if logprobs else None,
+            ignore_eos=ignore_eos,
+        )
+        scope = current_scope()
+        pieces = cast("AsyncGenerator[Piece]", self._backend.generate(prompt, sampling))
+        try:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    _record(scope, piece)
+                    if piece.text:
+                        yield piece.text
+        except PromptError as error:
+            raise ClientError(str(error)) from None
+
+
+class RankRunner:
+    """The model of a backend that scores documents."""
+
+    def __init__(self, backend: RankBackend) -> None:
+        self._backend = backend
+
+    def run(
+        self,
+        query: str = Input(description="The words that documents are held against"),
+        documents: list[str] = Input(description="Texts, each of which gets a score"),  # noqa: B008 - never changed
+    ) -> list[float]:
+        """Score documents: the higher, the better they fit the query."""
+        return self._backend.rank(query, documents)
+
+
+class SpeechRunner:
+    """The model of a backend that writes down speech. Its inputs have the names of OpenAI's API."""
+
+    def __init__(self, backend: SpeechBackend) -> None:
+        self._backend = backend
+
+    def run(
+        self,
+        audio: values.Path = Input(description="A recording: WAV, FLAC, Ogg or MP3", accept="audio/*"),  # noqa: B008 - never changed
+        *,
+        language: str = Input(default="", description="The spoken language, such as en; empty: the model finds out"),
+        prompt: str = Input(default="", description="Text that might stand before it, such as names that occur"),
+        temperature: float = Input(default=0.0, description="0 takes the likeliest tokens", ge=0, le=1),
+        task: str = Input(
+            default="transcribe", description="The language of the text: the spoken one, or English", choices=_TASKS
+        ),
+    ) -> Iterator[Heard]:
+        """Write down what is spoken, in segments."""
+        dictation = Dictation(language, prompt, temperature, translates=task == _TASKS[1])
+        try:
+            yield from self._backend.transcribe(audio, dictation)
+        except PromptError as error:
+            raise ClientError(str(error)) from None
+
+
+def _record(scope: Any, piece: Piece) -> None:
+    """Record what the answer tells besides the text."""
+    if piece.tokens <= 1:
+        scope.record_metric("tokens.prompt", piece.prompt_tokens)
+    scope.record_metric("tokens.completion", piece.tokens)
+    for each in piece.logprobs:
+        scope.record_metric("logprobs", dict(each))
+    if piece.finish_reason:
+        scope.record_metric("finish_reason", piece.finish_reason)
+
+
+_VECTOR: Final = 1  # dimensions
+
+
+class _Reshaping(NamedTuple):
+    """The same elements in another shape. The open sizes of the two are equal, one by one."""
+
+    name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def apply(self, arrays: dict[str, np.ndarray]) -> None:
+        """Reshape the array of this name, if it is there; raise `ValueError` if it is none of that shape."""
+        array = arrays.get(self.name)
+        if array is not None:
+            if len(array.shape) != len(self.before):
+                raise ValueError(f"tensor '{self.name}' has the shape {list(array.shape)}, not {list(self.before)}")
+            sizes = (size for size, declared in zip(array.shape, self.before, strict=True) if declared == VARIABLE)
+            arrays[self.name] = array.reshape([next(sizes) if each == VARIABLE else each for each in self.after])
+
+
+class DeclaredBackend(Backend):
+    """Another backend, with the inputs and outputs that are declared; those of the file where none are."""
+
+    def __init__(self, inner: Backend, declared: Declared) -> None:
+        super().__init__(inner.path, inner.given)
+        self._inner = inner
+        self._inner.declared = self._declared = declared
+
+    def load(self) -> None:
+        """Raises `BackendError` where the file is not what is declared of it, naming the tensor and both shapes."""
+        inner, declared = self._inner, self._declared
+        inner.load()
+        self.platform = declared.platform or inner.platform
+        self.description, self.most_rows = inner.description, inner.most_rows
+        self.inputs = self._seen("input", declared.inputs, inner.inputs)
+        self.outputs = self._seen("output", declared.outputs, inner.outputs)
+        names = {spec.name for spec in self.inputs}
+        for spec in inner.inputs:
+            if spec.name not in names and not spec.optional:
+                raise BackendError(f"{declared.origin} declares no input '{spec.name}', which the file needs; add it")
+        if declared.columns:
+            self.outputs = tuple(map(_as_column, self.outputs))
+        self._before = [_Reshaping(each.name, each.shape, each.inner) for each in declared.inputs if each.is_reshaped]
+        self._after = [_Reshaping(each.name, each.inner, each.shape) for each in declared.outputs if each.is_reshaped]
+
+    @property
+    def batches(self) -> bool:
+        """True if the first dimension is that of a batch: as declared, or as the file says."""
+        return self._inner.batches if self._declared.first == "undecided" else self._declared.first == "batch"
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for reshaping in self._before:
+            reshaping.apply(inputs)
+        found = self._inner.run(inputs)
+        for reshaping in self._after:
+            reshaping.apply(found)
+        if self._declared.columns:
+            return {
+                name: array.reshape(len(array), 1) if array.ndim == _VECTOR else array for name, array in found.items()
+            }
+        return found
+
+    def close(self) -> None:
+        self._inner.close()
+
+    # declared tensors, and those of the file
+
+    def _seen(self, what: str, declared: Sequence[DeclaredTensor], own: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the inputs or outputs that clients see."""
+        known = {spec.name: spec for spec in own}
+        for tensor in declared:
+            if tensor.name not in known:
+                raise BackendError(
+                    f"{self._declared.origin} declares an {what} '{tensor.name}', which the file does not have; "
+                    f"it has {', '.join(known)}"
+                )
+            self._check(what, tensor, known[tensor.name])
+        if self._declared.first == "batch":
+            chosen = [known[tensor.name] for tensor in declared] or own
+            for spec in chosen:
+                self._check_batch(what, spec)
+        return tuple(
+            TensorSpec(tensor.name, tensor.datatype, tensor.shape, optional=tensor.optional) for tensor in declared
+        ) or tuple(own)
+
+    def _check(self, what: str, tensor: DeclaredTensor, own: TensorSpec) -> None:
+        where = f"{self._declared.origin}: {what} '{tensor.name}'"
+        if tensor.datatype != own.datatype:
+            raise BackendError(f"{where} is declared as {tensor.datatype}, and is {own.datatype} in the file")
+        shape = tensor.in_file
+        fits = own.variadic or (
+            len(shape) == len(own.shape)
+            and all(size in {VARIABLE, wanted} for size, wanted in zip(own.shape, shape, strict=True))
+        )
+        if not fits:
+            wanted = describe_shape(TensorSpec(tensor.name, tensor.datatype, shape))
+            hint = ", the first of them that of the batch" if self._declared.first == "batch" else ""
+            raise BackendError(
+                f"{where} is declared with the dimensions {wanted}{hint}, and has {describe_shape(own)} in the file"
+            )
+
+    def _check_batch(self, what: str, spec: TensorSpec) -> None:
+        if not spec.variadic and spec.shape[:1] != (VARIABLE,):
+            raise BackendError(
+                f"{self._declared.origin}: `max_batch_size` is above 0, and the first dimension of {what} "
+                f"'{spec.name}' is fixed in the file, which has {describe_shape(spec)}; write 0"
+            )
+
+
+def _as_column(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.name, spec.datatype, (*spec.shape, 1)) if len(spec.shape) == _VECTOR else spec
+
 
 DEFAULT_POLICY: Final = BatchPolicy(max_size=128, retry_singly=True, refuse_larger=False)
 """A file computes each row by itself, so any number of rows will do, and one that fails can be run again alone."""

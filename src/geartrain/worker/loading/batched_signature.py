@@ -202,7 +202,7 @@ class _OneOf:
         return replace(spec, shape=spec.shape[1:], variadic_at=at, names=spec.names[1:])
 
     def _named_tuple(self, cls: type) -> TypeSpec:
-        from geartrain.worker.loading.records import read_named_tuple
+        from geartrain.worker.loading.annotations import read_named_tuple
 
         try:
             return read_named_tuple(cls, AnnotationReader(output=True, batched=True)).spec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from geartrain.domain.signature.openai_view import openai_view, plain_prompt
+from geartrain.domain.signature.openai_view import may_have_prompt, plain_prompt
 from geartrain.domain.signature.types import Signature
 from geartrain.worker.errors import ClientError, ReportedError
 from geartrain.worker.loading import chat_renderer
@@ -107,16 +107,16 @@ class TemplateProcess:
 def with_chats(
     parameters: Sequence[Parameter], signature: Signature, *, instance: object, folders: Sequence[Path]
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of a model with that of its prompt taking chats, too. Call it after `setup()`.
+    """Return the parameters of a model with those of texts taking chats, too. Call it after `setup()`.
 
-    The parent has checked the messages. `folders` are searched for a template if `instance` has none.
+    The parent has checked the messages, and knows which text is the prompt. `folders` are searched for a template if
+    `instance` has none.
     Raises `ChatTemplateError` for one that cannot be read.
     """
-    name = openai_view(signature).prompt
-    if not name:
+    if not may_have_prompt(signature):
         return tuple(parameters)
     prompter = prompter_of(instance, folders)
-    return tuple(_with_chats(each, prompter) if each.field.name == name else each for each in parameters)
+    return tuple(_with_chats(each, prompter) if each.field.type.kind == "string" else each for each in parameters)
 
 
 def _with_chats(parameter: Parameter, prompter: _Prompter) -> Parameter:

@@ -15,9 +15,9 @@ from typing import Any, Union
 
 from geartrain import authoring
 from geartrain.authoring.coders import Coder
-from geartrain.authoring.files import URLFile, URLPath, get_filename
 from geartrain.authoring.inputs import FieldInfo
-from geartrain.domain.cog_version import COG_VERSION
+from geartrain.authoring.values import URLFile, URLPath, get_filename
+from geartrain.domain.versions import COG_VERSION
 
 _OLDEST_NAMES: Mapping[str, str] = {
     "Model": "derive the class from cog.BasePredictor",

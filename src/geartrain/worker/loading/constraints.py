@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from geartrain.authoring.inputs import FieldInfo
-from geartrain.authoring.secret import MASK, Secret
+from geartrain.authoring.values import MASK, Secret
 from geartrain.domain.signature.types import Kind, TypeSpec, nested_array
 from geartrain.domain.tensors.tensor import describe_shape
 from geartrain.worker.loading.annotations import plain_scalar

@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Callable
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from geartrain.authoring.decorators import OpaqueType
 from geartrain.authoring.inputs import FieldInfo
@@ -66,16 +66,6 @@ def _argument_name(argument: Any) -> str:
     if isinstance(argument, list):  # of a Callable
         return f"[{', '.join(map(_argument_name, argument))}]"
     return "..." if argument is Ellipsis else type_name(argument)
-
-
-class Reader(Protocol):
-    """Reads annotations, those of the fields of a record among them."""
-
-    output: bool
-    """Whether they are of an output, which may be of more types."""
-
-    def read(self, annotation: Any) -> Described:
-        """Describe a type. Raises `UnsupportedTypeError`."""
 
 
 def strip(annotation: Any) -> tuple[Any, bool]:

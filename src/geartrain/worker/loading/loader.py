@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -18,7 +28,6 @@ from geartrain.domain.signature.types import Signature
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator, lacks_self, layers
 from geartrain.worker.loading.finding import METHODS, Mode, find_runner, is_own
 from geartrain.worker.loading.load_errors import LoadError, blame, line_of, relative, syntax_message
-from geartrain.worker.loading.model_style import is_for_cog
 from geartrain.worker.loading.setup import read_setup
 from geartrain.worker.loading.signature import (
     Parameter,
@@ -29,7 +38,82 @@ from geartrain.worker.loading.signature import (
     refuse_foreign_limits,
     return_text,
 )
-from geartrain.worker.loading.sources import UncachedSource, import_uncached
+
+_ENVIRONMENT: Final = "site-packages"
+
+
+class UncachedSource(SourceFileLoader):
+    """Compiles a source each time that it is imported."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Give no date to compare with: without one, `SourceLoader` neither reads nor writes bytecode."""
+        raise OSError(f"{path} is compiled anew")
+
+
+_find: Final = FileFinder.path_hook(
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (UncachedSource, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+
+
+def import_uncached(root: Path) -> None:
+    """Have every import from a model's folder compile its source; an environment inside of it is left alone."""
+
+    def hook(path: str) -> Any:
+        place = Path(path)
+        if not place.is_relative_to(root) or _ENVIRONMENT in place.relative_to(root).parts:
+            raise ImportError(f"{path} is no folder of the model")
+        return _find(path)
+
+    sys.path_hooks.insert(0, hook)
+    for known in list(sys.path_importer_cache):
+        if Path(known).is_relative_to(root):
+            del sys.path_importer_cache[known]
+
+
+_OURS = "geartrain"
+_COGS = frozenset({"cog", "coglet"})
+
+
+def is_for_cog(target: Any) -> bool:
+    """Tell whether a runner, a class or a function, was written for Cog.
+
+    That is so if the file that defines it, or one that defines a base class of it, imports `cog`, and none of them
+    imports `geartrain`.
+    """
+    texts = [_text_of(name) for name in _modules_of(target)]
+    if not any(b"cog" in text for text in texts):  # most models: nothing has to be parsed
+        return False
+    found = set().union(*map(_imports_of, texts))
+    return bool(found & _COGS) and _OURS not in found
+
+
+def _modules_of(target: Any) -> Iterable[str]:
+    owners = target.__mro__ if isinstance(target, type) else layers(target)
+    names = dict.fromkeys(str(getattr(owner, "__module__", "")) for owner in owners)
+    return [name for name in names if name.partition(".")[0] not in {_OURS, "builtins"}]
+
+
+def _text_of(name: str) -> bytes:
+    """The text of a module; empty for one that has none in Python."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError:
+        return b""
+
+
+def _imports_of(text: bytes) -> set[str]:
+    """The top-level packages that a module imports, anywhere in its text."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):  # e.g. of a compiled module
+        return set()
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {each.partition(".")[0] for each in found}
+
 
 __all__ = ["LoadError", "LoadedRunner", "load", "load_object", "load_target"]
 

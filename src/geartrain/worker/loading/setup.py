@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Union
 
-from geartrain.authoring import files
+from geartrain.authoring.values import Path as InputPath
 from geartrain.worker.loading.callables import SeveralFunctionsError, layers, signature_of
 from geartrain.worker.loading.load_errors import LoadError, line_of
 from geartrain.worker.loading.signature import UnsupportedAnnotationError, resolve
@@ -72,6 +72,6 @@ def _is_path(annotation: Any, setup: Setup) -> bool:
 
 def _with_path(setup: Setup) -> Setup:
     def setup_with_path(weights: str | None = None, **further: Any) -> Any:
-        return setup(weights=None if weights is None else files.Path.validate(weights), **further)
+        return setup(weights=None if weights is None else InputPath.validate(weights), **further)
 
     return setup_with_path

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from geartrain.authoring.decorators import OPENAI_ATTRIBUTE, STREAMING_ATTRIBUTE
 from geartrain.authoring.inputs import MISSING, FieldInfo
-from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
+from geartrain.authoring.values import AsyncConcatenateIterator, ConcatenateIterator
 from geartrain.domain.signature.types import (
     InputField,
     OpenAIEndpoint,

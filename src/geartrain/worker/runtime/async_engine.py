@@ -10,8 +10,7 @@ from types import CoroutineType
 from typing import Any
 
 from geartrain.ipc.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_call
-from geartrain.worker.calls.call import Call
-from geartrain.worker.calls.tools import CallTools
+from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import fcntl
 import gc
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.signature.openai_view import openai_view
+from geartrain.domain.signature.openai_view import may_have_prompt
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Fatal,
@@ -24,21 +27,19 @@ from geartrain.ipc.messages import (
     WorkerLog,
     decode_control_to_worker,
 )
-from geartrain.ipc.pipes import wait_until_read
+from geartrain.ipc.waiting import wait_until_read
 from geartrain.telemetry import author_spans
 from geartrain.worker.channels import forks
-from geartrain.worker.channels.channel import Channel
+from geartrain.worker.channels.cancellation import CancelRegion
+from geartrain.worker.channels.channel import Channel, wakeup_of
 from geartrain.worker.channels.slot import OpenedBodies, Slot, can_share
-from geartrain.worker.channels.wakeup import wakeup_of
 from geartrain.worker.debugging.aids import Aids
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
 from geartrain.worker.loading.setup import arguments_of_setup
-from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import ControlThread
 from geartrain.worker.runtime.own_metrics import MetricsSender
-from geartrain.worker.runtime.platform import die_with_parent, line_buffer_c_stdout
 from geartrain.worker.stdio.router import Router
 
 if TYPE_CHECKING:
@@ -46,6 +47,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from geartrain.worker.calls.call import Call
+
+_PR_SET_PDEATHSIG = 1
+_LINE_BUFFERED = 1
+
+
+def die_with_parent(alarm: int) -> None:
+    """Have the kernel kill this process group when the parent ends, even while C code holds the interpreter.
+
+    `alarm` is a pipe whose other end the parent alone holds, and that is never written to: when that end is closed, the
+    owner of the pipe gets the signal set for it, and the owner is the group. A death signal (`PR_SET_PDEATHSIG`) would
+    reach this process alone, and before that: processes that the model has started would be left. It is for where a
+    sandbox has no other. Linux only; elsewhere the end of the control channel has to do.
+    """
+    os.set_inheritable(alarm, False)
+    if sys.platform == "linux":
+        try:
+            fcntl.fcntl(alarm, fcntl.F_SETOWN, -os.getpgrp())
+            fcntl.fcntl(alarm, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(alarm, fcntl.F_SETFL, fcntl.fcntl(alarm, fcntl.F_GETFL) | os.O_ASYNC)
+        except OSError:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def line_buffer_c_stdout() -> Callable[[], None]:
+    """Have C's `stdout` written line by line, though it is a pipe; return a function that writes out the rest."""
+    libc = ctypes.CDLL(None)
+    try:
+        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+    except ValueError:  # a C library that names it otherwise
+        return lambda: None
+    libc.setvbuf(stdout, None, _LINE_BUFFERED, 0)
+    fflush = libc.fflush
+    return lambda: fflush(stdout)
 
 
 class _SetupFailedError(Exception):
@@ -193,7 +227,7 @@ class _Session:
 
     def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
         """Return a model whose prompt can be made of a chat, if it takes one."""
-        if not openai_view(runner.signature).prompt:
+        if not may_have_prompt(runner.signature):
             return runner
         from geartrain.worker.loading.chat_prompts import ChatTemplateError, with_chats  # few models need it
 
@@ -223,12 +257,11 @@ class _Session:
             self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
     def _serve(self, runner: LoadedRunner, number: int, flush_c: Any) -> None:
-        from geartrain.worker.calls.tools import tools_of_model
-        from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
+        from geartrain.worker.calls.call import tools_of_model
+        from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles, may_hold_files
         from geartrain.worker.values.faults import note_run
         from geartrain.worker.values.output_check import contract_of
         from geartrain.worker.values.outputs import OutputEncoder
-        from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
 
         note_run(runner.run)
         signature = runner.signature
@@ -274,10 +307,6 @@ class _Session:
             self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
         end_spans = author_spans.provide(os.environ, warn)
-        if not author_spans.may_record(os.environ):
-            from geartrain.worker.calls.call import Call
+        from geartrain.worker.calls.call import Call, traced
 
-            return Call, end_spans
-        from geartrain.worker.calls.traced_call import TracedCall
-
-        return TracedCall, end_spans
+        return traced(Call) if author_spans.may_record(os.environ) else Call, end_spans

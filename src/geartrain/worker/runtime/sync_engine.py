@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from geartrain.authoring import CancelationException
 from geartrain.ipc.messages import CallToWorker, Predict, decode_call
-from geartrain.worker.calls.call import Call
-from geartrain.worker.calls.tools import CallTools
+from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels import forks
+from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.slot import Slot
-from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import run_async
 from geartrain.worker.values.faults import note_yield
 

@@ -21,7 +21,40 @@ import msgspec
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.printed.text import is_plain
 from geartrain.domain.printed.updates import INTERVAL, Updates
-from geartrain.worker.stdio.releases import release_later
+
+
+class _Releases:
+    """The writers that are to be released, and a thread that waits for them, made for the first one."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, LineWriter] = {}
+        self._alarm = threading.Event()
+        self._has_thread = False
+
+    def add(self, writer: LineWriter) -> None:
+        """Release a writer in `INTERVAL` seconds, once however often it is added until then."""
+        if id(writer) in self._waiting:
+            return
+        if not self._has_thread:
+            try:
+                threading.Thread(target=self._watch, name="geartrain-updates", daemon=True).start()
+            except RuntimeError:  # no further thread can be had
+                writer.release()
+                return
+            self._has_thread = True
+        self._waiting[id(writer)] = writer
+        self._alarm.set()
+
+    def _watch(self) -> None:
+        while self._alarm.wait():
+            time.sleep(INTERVAL)
+            self._alarm.clear()  # before they are read: a later one sets it again
+            for key in list(self._waiting):
+                self._waiting.pop(key).release_due()
+
+
+release_later = _Releases().add
+
 
 Emit = Callable[[LogSource, str], None]
 

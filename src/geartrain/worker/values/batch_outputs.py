@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from geartrain.authoring.model import BaseModel
-from geartrain.worker.loading.records import is_pydantic
+from geartrain.authoring.values import BaseModel
+from geartrain.worker.loading.annotations import is_pydantic
 from geartrain.worker.values.faults import OutputError
 
 Sizes = Sequence[int]

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from geartrain.authoring.model import BaseModel
-from geartrain.authoring.secret import MASK, Secret
+from geartrain.authoring.values import MASK, BaseModel, Secret
+from geartrain.worker.loading.annotations import is_pydantic
 from geartrain.worker.loading.coders import encoder_of
-from geartrain.worker.loading.records import is_pydantic
 from geartrain.worker.values.faults import OutputError
 
 Simplifier = Callable[[Any], Any]

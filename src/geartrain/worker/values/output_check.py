@@ -14,7 +14,7 @@ from reprlib import Repr
 from typing import Any, Final, NamedTuple
 
 from geartrain.domain.signature.types import Kind, TypeSpec
-from geartrain.worker.loading.records import is_pydantic
+from geartrain.worker.loading.annotations import is_pydantic
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.objects import key_text, object_step, simplifier_of
 from geartrain.worker.values.output_files import is_file

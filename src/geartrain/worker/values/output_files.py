@@ -7,25 +7,87 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from geartrain.domain.predictions.calls import FileRef
 from geartrain.worker.values.faults import OutputError
-from geartrain.worker.values.media_types import mime_type_of
+
+UNKNOWN = "application/octet-stream"
+
+_TYPES = {
+    "7z": "application/x-7z-compressed",
+    "aac": "audio/aac",
+    "avi": "video/x-msvideo",
+    "avif": "image/avif",
+    "bin": UNKNOWN,
+    "bmp": "image/bmp",
+    "bz2": "application/x-bzip2",
+    "css": "text/css",
+    "csv": "text/csv",
+    "flac": "audio/flac",
+    "gif": "image/gif",
+    "glb": "model/gltf-binary",
+    "gltf": "model/gltf+json",
+    "gz": "application/gzip",
+    "heic": "image/heic",
+    "htm": "text/html",
+    "html": "text/html",
+    "ico": "image/vnd.microsoft.icon",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "js": "text/javascript",
+    "json": "application/json",
+    "jsonl": "application/jsonl",
+    "m4a": "audio/mp4",
+    "md": "text/markdown",
+    "mid": "audio/midi",
+    "mkv": "video/x-matroska",
+    "mov": "video/quicktime",
+    "mp3": "audio/mpeg",
+    "mp4": "video/mp4",
+    "mpeg": "video/mpeg",
+    "obj": "model/obj",
+    "oga": "audio/ogg",
+    "ogg": "audio/ogg",
+    "ogv": "video/ogg",
+    "opus": "audio/ogg",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "ply": "application/octet-stream",
+    "srt": "application/x-subrip",
+    "stl": "model/stl",
+    "svg": "image/svg+xml",
+    "tar": "application/x-tar",
+    "tif": "image/tiff",
+    "tiff": "image/tiff",
+    "tsv": "text/tab-separated-values",
+    "txt": "text/plain",
+    "vtt": "text/vtt",
+    "wav": "audio/wav",
+    "weba": "audio/webm",
+    "webm": "video/webm",
+    "webp": "image/webp",
+    "xml": "application/xml",
+    "yaml": "application/yaml",
+    "yml": "application/yaml",
+    "zip": "application/zip",
+    "zst": "application/zstd",
+}
+
+
+def mime_type_of(filename: str) -> str:
+    """Return the media type for a file's name; for an extension that says nothing, `application/octet-stream`."""
+    extension = filename.rpartition(".")[2].lower()
+    known = _TYPES.get(extension)
+    if known is not None:
+        return known
+    import mimetypes
+
+    return mimetypes.guess_type(filename)[0] or UNKNOWN
+
 
 _NAMELESS = "output.bin"
 _BLOCK = 1 << 20
-
-
-class OutputFile(NamedTuple):
-    """The copy of an author's file.
-
-    `temporary_files`: the author's own file and its folders, to delete when the run is over.
-    """
-
-    token: str
-    filename: str
-    mime_type: str
-    temporary_files: tuple[str, ...] = ()
 
 
 def is_file(value: object) -> bool:
@@ -39,7 +101,7 @@ class FileCollector:
     def __init__(self, new_folder: Callable[[], Path], temporary_files_of: Callable[[Path], tuple[str, ...]]) -> None:
         self._new_folder = new_folder
         self._temporary_files_of = temporary_files_of
-        self._files: list[OutputFile] = []
+        self._files: list[FileRef] = []
         self._folders: list[Path] = []
 
     def add(self, value: Any) -> str:
@@ -53,7 +115,7 @@ class FileCollector:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def files(self) -> tuple[OutputFile, ...]:
+    def files(self) -> tuple[FileRef, ...]:
         """The files taken so far."""
         return tuple(self._files)
 
@@ -94,7 +156,14 @@ class FileCollector:
         return f"geartrain-file-{os.urandom(16).hex()}", folder / name
 
     def _keep(self, token: str, target: Path, temporary_files: tuple[str, ...] = ()) -> str:
-        self._files.append(OutputFile(token, str(target.absolute()), mime_type_of(target.name), temporary_files))
+        self._files.append(
+            FileRef(
+                token,
+                str(target.absolute()),
+                mime_type_of(target.name),
+                temporary_files=tuple(name for name in temporary_files if name.isprintable()),  # others are no UTF-8
+            )
+        )
         return token
 
 

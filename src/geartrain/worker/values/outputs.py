@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from geartrain.domain.predictions.calls import FileRef
 from geartrain.domain.signature.types import OutputSpec, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.values.output_check import Check, Contract, StreamCheck, compile_check
-from geartrain.worker.values.output_files import FileCollector, OutputFile, is_file
+from geartrain.worker.values.output_files import FileCollector, is_file
 from geartrain.worker.values.tensor_outputs import tensor_outputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
@@ -44,7 +45,7 @@ class Encoded(NamedTuple):
     """JSON text in UTF-8 with sorted keys, and the files whose tokens stand in it in place of their URLs."""
 
     json: bytes
-    files: tuple[OutputFile, ...] = ()
+    files: tuple[FileRef, ...] = ()
     tensors: tuple[Tensor, ...] | None = None  # beside the JSON, if they were to be taken out
 
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geartrain.domain.predictions.histograms import (
+from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series, merge_gauges
+from geartrain.domain.predictions.request_context import RequestContext
+from geartrain.domain.predictions.statistics import (
     DEFAULT_BUCKETS,
     Buckets,
     Histogram,
@@ -15,8 +17,6 @@ from geartrain.domain.predictions.histograms import (
     check_bounds,
     columns,
 )
-from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series, merge_gauges
-from geartrain.domain.predictions.request_context import RequestContext
 
 TOKENS = OwnMetric("tokens", "counter", "", ("kind",))
 DECODE = OwnMetric("decode", "histogram", "", bounds=(1.0,))

@@ -20,12 +20,11 @@ from geartrain.domain.predictions.lifecycle import (
     Status,
     VersionState,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.state_machine import IllegalStepError
 from geartrain.service.models.deployment import Deployment, VersionRecord
+from geartrain.service.models.entry import Version
 from geartrain.service.models.repository import IndexEntry
-from geartrain.service.models.version import Version
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.execution import CANCELED, NO_TICKET, Execution
 from geartrain.service.statistics import Counts

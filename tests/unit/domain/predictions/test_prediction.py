@@ -19,8 +19,7 @@ from geartrain.domain.predictions.events import (
     Start,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction, apply_metric
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord, apply_metric
 from geartrain.domain.state_machine import IllegalStepError
 
 

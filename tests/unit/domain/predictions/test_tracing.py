@@ -6,13 +6,13 @@ import pytest
 
 from geartrain.domain.predictions.tracing import (
     NO_CONTEXT,
-    NO_TRACER,
-    Outgoing,
+    OutgoingTrace,
     TraceContext,
     current_outgoing,
     outgoing,
     read_context,
 )
+from tests.support.tracers import KeepingTracer
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -34,7 +34,8 @@ def test_no_fields() -> None:
 
 def test_outgoing_requests_belong_to_the_block() -> None:
     context = TraceContext(TRACE, SPAN, 1)
-    with outgoing(NO_TRACER, context):
-        assert current_outgoing() == Outgoing(NO_TRACER, context)
+    tracer = KeepingTracer()
+    with outgoing(tracer, context):
+        assert current_outgoing() == OutgoingTrace(tracer, context)
         assert context.headers == (("traceparent", context.traceparent),)
-    assert current_outgoing().parent is NO_CONTEXT
+    assert current_outgoing() is None

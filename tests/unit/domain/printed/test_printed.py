@@ -13,9 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from geartrain.domain.printed.lines import PrintedLines
 from geartrain.domain.printed.screen import MAX_HELD, MAX_ROWS, Screen
-from geartrain.domain.printed.text import MAX_TEXT, Printed
+from geartrain.domain.printed.text import MAX_TEXT, Printed, PrintedLines
 from geartrain.domain.printed.updates import INTERVAL, Updates, compact
 
 _MOVES = ["\r", "\n", "\x1b[A", "\x1b[2A", "\x1b[K", "\x1b[2K"]

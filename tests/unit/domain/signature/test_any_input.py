@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.signature.any_input import view_of
+from geartrain.domain.signature.tensor_view import view_of
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor
 

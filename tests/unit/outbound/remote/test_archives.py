@@ -14,7 +14,7 @@ import pytest
 
 from geartrain.outbound.remote import archives
 from geartrain.outbound.remote.archives import unpack
-from geartrain.outbound.remote.errors import MissingExtraError, RemoteError
+from geartrain.outbound.remote.source import MissingExtraError, RemoteError
 
 Add = Callable[[tarfile.TarFile], None]
 

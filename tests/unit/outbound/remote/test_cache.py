@@ -17,10 +17,9 @@ import pytest
 
 from geartrain.domain.remote.progress import Download, DownloadStep
 from geartrain.domain.remote.reference import RemoteReference, read_reference
-from geartrain.outbound.remote import cache, partial, transfer
-from geartrain.outbound.remote.cache import Cache, CacheSettings, open_store
-from geartrain.outbound.remote.errors import RemoteError, UnreachableError
-from geartrain.outbound.remote.store import Listing, RemoteFile
+from geartrain.outbound.remote import cache, transfer
+from geartrain.outbound.remote.cache import Cache, CacheSettings, open_source
+from geartrain.outbound.remote.source import Listing, RemoteError, RemoteFile, UnreachableError
 from tests.support.cloud import Cloud
 from tests.support.disks import fill, make_read_only, small_disk
 from tests.support.servers import PATIENCE
@@ -29,7 +28,7 @@ S3 = read_reference("s3://bucket/cats")
 
 
 class Bucket:
-    """A store in memory."""
+    """A source in memory."""
 
     def __init__(self, **files: bytes) -> None:
         self.files = files
@@ -82,7 +81,7 @@ def etag(content: bytes) -> str:
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_RETRIES", msgspec.structs.replace(transfer._RETRIES, longest_pause=0.001))
     monkeypatch.setattr(cache, "_RETRIES", msgspec.structs.replace(cache._RETRIES, longest_pause=0.001))
-    monkeypatch.setattr(partial, "PART", 1000)
+    monkeypatch.setattr(transfer, "PART", 1000)
 
 
 async def fetch(
@@ -203,7 +202,7 @@ async def test_change_during_the_download_begins_anew(tmp_path: Path) -> None:
     bucket = Bucket(a=b"x" * 2500)
 
     def change() -> None:
-        from geartrain.outbound.remote.errors import ChangedError
+        from geartrain.outbound.remote.source import ChangedError
 
         bucket.before_read = lambda: None
         bucket.files = {"a": b"y" * 2600}
@@ -438,16 +437,16 @@ async def test_archive_of_a_web_server(cloud: Cloud, tmp_path: Path) -> None:
     cloud.files = {"m/cats.tar.gz": archive(**{"run.py": b"code", "w/a.bin": weights})}
     cloud.cuts = {"m/cats.tar.gz": [300, 200]}
     reference = read_reference(f"{cloud.url}/m/cats.tar.gz?sig=1")
-    root = await fetch(open_store, tmp_path, reference)
+    root = await fetch(open_source, tmp_path, reference)
     assert (root.name, tree(root)) == ("cats", {"run.py": b"code", "w/a.bin": weights})
     bodies = len(cloud.bodies())
-    assert await fetch(open_store, tmp_path, read_reference(f"{cloud.url}/m/cats.tar.gz?sig=2")) == root
+    assert await fetch(open_source, tmp_path, read_reference(f"{cloud.url}/m/cats.tar.gz?sig=2")) == root
     assert len([each for each in cloud.asked if each.range != "bytes=0-0"]) == len(
         [each for each in cloud.asked if each.range != "bytes=0-0" and "sig=1" in each.path]
     )
     assert bodies == len(cloud.bodies())
     (root / "w/a.bin").write_bytes(bytes(5000))
-    assert tree(await fetch(open_store, tmp_path, reference, verify=True)) == {"run.py": b"code", "w/a.bin": weights}
+    assert tree(await fetch(open_source, tmp_path, reference, verify=True)) == {"run.py": b"code", "w/a.bin": weights}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -465,7 +464,7 @@ async def test_s3_failed_fetch_leaves_nothing(cloud: Cloud, tmp_path: Path) -> N
             packed.addfile(member)
     cloud.files = {"m/cats.tar.gz": buffer.getvalue()}
     with pytest.raises(RemoteError, match="would lie outside"):
-        await fetch(open_store, tmp_path, read_reference(f"{cloud.url}/m/cats.tar.gz"))
+        await fetch(open_source, tmp_path, read_reference(f"{cloud.url}/m/cats.tar.gz"))
     assert [path.name for path in files_of(tmp_path)] == ["lock"]
 
 
@@ -473,12 +472,12 @@ async def test_file_of_unknown_size(cloud: Cloud, tmp_path: Path) -> None:
     cloud.files = {"m.onnx": os.urandom(5000)}
     cloud.has_ranges = cloud.has_lengths = False
     reference = read_reference(f"{cloud.url}/m.onnx")
-    path = await fetch(open_store, tmp_path, reference)
+    path = await fetch(open_source, tmp_path, reference)
     assert (path.name, path.read_bytes()) == ("m.onnx", cloud.files["m.onnx"])
     cloud.has_validators = False
-    await fetch(open_store, tmp_path, reference)
+    await fetch(open_source, tmp_path, reference)
     count = len(cloud.asked)
-    await fetch(open_store, tmp_path, reference)
+    await fetch(open_source, tmp_path, reference)
     assert len(cloud.asked) == count + 2, "what says nothing of itself is fetched each time"
 
 
@@ -487,6 +486,6 @@ async def test_server_without_ranges_begins_anew(cloud: Cloud, tmp_path: Path) -
     cloud.has_ranges = False
     cloud.cuts = {"m.onnx": [0, 3000]}  # the first look does not read the body
     download = Download()
-    path = await fetch(open_store, tmp_path, read_reference(f"{cloud.url}/m.onnx"), download=download)
+    path = await fetch(open_source, tmp_path, read_reference(f"{cloud.url}/m.onnx"), download=download)
     assert path.read_bytes() == cloud.files["m.onnx"]
     assert download.bytes == 5000

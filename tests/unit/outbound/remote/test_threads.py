@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from geartrain.outbound.remote.threads import beside, in_own_loop
+from geartrain.outbound.concurrency import beside, in_own_loop
 from tests.support.servers import PATIENCE
 
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from geartrain.domain.predictions.events import Event, Log, Output, Start
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.service.durable.history import encode_end, encode_events
 
 

@@ -8,7 +8,8 @@ import tracemalloc
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.events import Released
+from geartrain.domain.predictions.calls import ItemEvent
+from geartrain.domain.predictions.events import Log, Output, Released
 from geartrain.domain.predictions.ledger import (
     LOST_ERROR,
     Key,
@@ -21,13 +22,11 @@ from geartrain.domain.predictions.ledger import (
 )
 from geartrain.domain.predictions.ledger import Delivery as StoredDelivery
 from geartrain.domain.predictions.lifecycle import ExecutionState, Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.principal import ANYONE
-from geartrain.service.durable import history_writer
+from geartrain.service.durable import history
 from geartrain.service.durable.durability import Durability, DurableSettings
-from geartrain.service.durable.history import restore
-from geartrain.service.durable.history_writer import MAX_UNWRITTEN
+from geartrain.service.durable.history import MAX_UNWRITTEN, restore
 from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.durable.runs import FENCED, DurableRun, RunState
@@ -84,9 +83,9 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_writer, "CHECKPOINT_INTERVAL", 0.001)
-    monkeypatch.setattr(history_writer, "_PAUSE", 0.001)
-    monkeypatch.setattr(history_writer, "_PATIENCE", 0.02)
+    monkeypatch.setattr(history, "CHECKPOINT_INTERVAL", 0.001)
+    monkeypatch.setattr(history, "_PAUSE", 0.001)
+    monkeypatch.setattr(history, "_PATIENCE", 0.02)
 
 
 async def test_nothing_runs_before_its_row_is_written() -> None:
@@ -140,8 +139,8 @@ async def test_oldest_prints_are_dropped_while_the_store_is_away() -> None:
     try:
         bench.store.ledger.faults.extend([DOWN] * 1000)
         for number in range(64):
-            call.listener.on_log(0, "stdout", f"{number:2}" * (MAX_UNWRITTEN // 32))
-            call.listener.on_output(0, b"%d" % number, ())
+            call.listener.on_event(ItemEvent(0, Log("stdout", f"{number:2}" * (MAX_UNWRITTEN // 32))))
+            call.listener.on_event(ItemEvent(0, Output(b"%d" % number, number)))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -160,9 +159,9 @@ async def test_a_part_that_was_not_answered_is_written_once() -> None:
     bench = await Bench().start()
     prediction, run, call = await bench.running()
     bench.store.ledger.lost.append(DOWN)
-    call.listener.on_log(0, "stdout", "first\n")
+    call.listener.on_event(ItemEvent(0, Log("stdout", "first\n")))
     await eventually(lambda: bench.durability.fault != "")
-    call.listener.on_log(0, "stdout", "second\n")
+    call.listener.on_event(ItemEvent(0, Log("stdout", "second\n")))
     await eventually(lambda: len(bench.store.ledger.parts[run.ownership]) == 2)
     call.answer()
     assert await bench.over(run) is RunState.ENDED
@@ -213,7 +212,7 @@ async def test_what_the_store_says_at_a_checkpoint_is_heeded() -> None:
     bench = await Bench().start()
     prediction, run, call = await bench.running()
     bench.store.ledger.canceling.add(KEY)
-    call.listener.on_log(0, "stdout", "still here\n")
+    call.listener.on_event(ItemEvent(0, Log("stdout", "still here\n")))
     await eventually(lambda: call.was_canceled)
     call.cancel()
     assert await bench.over(run) is RunState.ENDED

@@ -118,16 +118,16 @@ class Shop:
 
     async def begin(self, *names: str) -> None:
         self.catalogue.spawn(names or None)
-        self.catalogue.loads.begin()
+        self.catalogue.reconciler.begin()
         for name in names or self.disk.names():
             entry = self.catalogue.entry(name)
             if entry.loading.tasks:
                 await asyncio.wait(entry.loading.tasks)
 
     async def stop(self) -> None:
-        self.catalogue.loads.close()
-        await self.catalogue.loads.stop()
-        assert not self.catalogue.loads.alive
+        self.catalogue.reconciler.close()
+        await self.catalogue.reconciler.stop()
+        assert not self.catalogue.reconciler.alive
         assert all(worker_of(deployment).is_stopped for deployment in self.disk.opened), "a worker is left"
 
     def told(self) -> list[tuple[str, ...]]:
@@ -381,7 +381,7 @@ async def test_unload_gives_up_a_load(shops: Make) -> None:
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
     shop.catalogue.spawn()
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     loading = asyncio.ensure_future(refusal(shop.catalogue.load("cats")))
     await slow.began.wait()
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "LOADING")]
@@ -396,12 +396,12 @@ async def test_unload_gives_up_a_load_however_far_it_is(turns: int, shops: Make)
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
     shop.catalogue.spawn()
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     for _ in range(turns):
         await asyncio.sleep(0)
     await shop.catalogue.unload("cats")
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
-    assert not shop.catalogue.loads.alive
+    assert not shop.catalogue.reconciler.alive
     assert worker_of(shop.disk.opened[0]).is_stopped
     shop.disk.models["cats"] = {"1": says("c")}
     await shop.catalogue.load("cats")
@@ -421,7 +421,7 @@ async def test_unload_gives_up_a_reload_however_far_it_is(turns: int, shops: Mak
     await shop.catalogue.unload("cats")
     assert (await loading)[0] is Code.LOAD_FAILED
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
-    assert not shop.catalogue.loads.alive
+    assert not shop.catalogue.reconciler.alive
     assert all(worker_of(deployment).is_stopped for deployment in shop.disk.opened)
     shop.disk.models["cats"] = {"1": says("c")}
     await shop.catalogue.load("cats")
@@ -494,12 +494,12 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
         held.create(NewPrediction())
     assert caught.value.code is Code.SHUTTING_DOWN
     old = worker_of(shop.disk.opened[0])
-    assert (old.is_stopped, len(catalogue.loads.alive)) == (False, 2)
+    assert (old.is_stopped, len(catalogue.reconciler.alive)) == (False, 2)
     gate.set()
     await completion(running)
     await completion(waiting)
     assert (running.output, waiting.output) == (b'"old"', b'"old"')
-    await until(lambda: old.is_stopped and catalogue.loads.alive == (deployment,))
+    await until(lambda: old.is_stopped and catalogue.reconciler.alive == (deployment,))
     assert predictions.live == {}
     (statistics,) = information.statistics(catalogue, "cats")
     assert (statistics.success.count, statistics.inference_count) == (3, 3)
@@ -697,7 +697,7 @@ async def test_client_that_stops_waiting_stops_no_load(shops: Make) -> None:
 async def test_after_the_end_nothing_is_loaded(shops: Make) -> None:
     shop = shops(Disk(cats={"1": says("c")}))
     await shop.begin()
-    shop.catalogue.loads.close()
+    shop.catalogue.reconciler.close()
     with pytest.raises(GeartrainError) as caught:
         ask(shop.catalogue, "cats")
     assert caught.value.code is Code.SHUTTING_DOWN
@@ -711,7 +711,7 @@ async def test_nothing_is_raised_or_told_before_the_loop_runs() -> None:
     entry = shop.catalogue.entry("cats")
     assert shop.catalogue.index()[0] == IndexEntry("cats", "1", "LOADING")
     assert (await entry.report()).health is Health.UNKNOWN
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     await asyncio.wait(entry.loading.tasks)
     assert await answer(shop.catalogue, "cats") == "c"
     assert sorted(shop.told()) == [
@@ -987,7 +987,7 @@ async def test_model_is_fetched_before_it_is_read() -> None:
     shop.catalogue.spawn()
     entry = shop.catalogue.entry("cats")
     assert (await entry.report()).health is Health.STARTING, "before the loop has begun with it"
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     await asyncio.wait_for(reached.wait(), 40)
     report = await entry.report()
     assert (report.health, report.setup.logs) == (Health.STARTING, "Looking at s3://bucket/cats.\n")
@@ -1007,7 +1007,7 @@ async def test_model_is_fetched_before_it_is_read() -> None:
     assert (await entry.report()).health is Health.READY
     assert shop.catalogue.readiness.is_ready
     assert not entry.loading.download.is_active
-    await shop.catalogue.loads.stop()
+    await shop.catalogue.reconciler.stop()
 
 
 async def test_fetch_that_fails_is_a_failed_setup() -> None:
@@ -1021,7 +1021,7 @@ async def test_fetch_that_fails_is_a_failed_setup() -> None:
     disk.remote["cats"] = fetch
     shop = Shop(disk)
     shop.catalogue.spawn()
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     entry = shop.catalogue.entry("cats")
     await asyncio.wait(set(entry.loading.tasks), timeout=40)
     assert [(step.stage, step.reason) for step in shop.steps] == [("setup-failed", "no room")]
@@ -1034,7 +1034,7 @@ async def test_fetch_that_fails_is_a_failed_setup() -> None:
     with pytest.raises(GeartrainError, match="gone"):
         await shop.catalogue.load("cats")
     assert (await entry.report()).health is Health.READY, "what there is goes on"
-    await shop.catalogue.loads.stop()
+    await shop.catalogue.reconciler.stop()
 
 
 async def test_end_of_the_server_cancels_a_fetch() -> None:
@@ -1051,9 +1051,9 @@ async def test_end_of_the_server_cancels_a_fetch() -> None:
     disk.remote["cats"] = fetch
     shop = Shop(disk)
     shop.catalogue.spawn()
-    shop.catalogue.loads.begin()
+    shop.catalogue.reconciler.begin()
     await asyncio.wait_for(reached.wait(), 40)
-    shop.catalogue.loads.cease()
+    shop.catalogue.reconciler.cease()
     await asyncio.wait_for(canceled.wait(), 40)
-    await shop.catalogue.loads.stop()
+    await shop.catalogue.reconciler.stop()
     assert not disk.opened

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT, RecentPredictions
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
+from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT, RecentPredictions
 
 
 class Clock:

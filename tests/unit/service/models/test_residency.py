@@ -16,7 +16,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import Step
 from geartrain.service.models.residency import ResidencyPolicy
-from geartrain.service.models.waking import ModelAsleepError, when_loaded
+from geartrain.service.models.waking import ModelAsleepError, Waking, when_loaded
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import FakeRepository, deploy
@@ -73,7 +73,7 @@ class House:
 
     async def begin(self) -> None:
         self.catalogue.spawn(() if self.catalogue._policy.on_demand else None)
-        self.catalogue.loads.begin()
+        self.catalogue.reconciler.begin()
         for name in self.runners:
             await self.loaded(name)
 
@@ -114,11 +114,17 @@ async def houses() -> AsyncIterator[Callable[..., House]]:
             runner.gate.set()
             runner.go.set()
         await house.residency.stop()
-        await house.catalogue.loads.stop()
-        assert not house.catalogue.loads.alive
+        await house.catalogue.reconciler.stop()
+        assert not house.catalogue.reconciler.alive
 
 
 Make = Callable[..., House]
+
+
+def waking_of(house: House, name: str) -> Waking:
+    waking = house.catalogue.entry(name).waking
+    assert waking is not None
+    return waking
 
 
 async def test_a_request_loads_a_model_and_what_comes_meanwhile_waits(houses: Make) -> None:
@@ -129,7 +135,7 @@ async def test_a_request_loads_a_model_and_what_comes_meanwhile_waits(houses: Ma
     assert information.is_ready(house.catalogue, "a")
     house.runners["a"].go.clear()
     asking = [asyncio.ensure_future(house.ask("a")) for _ in range(2)]
-    await until(lambda: house.catalogue.entry("a").waking.waiting == 2 and house.runners["a"].setups == 1)
+    await until(lambda: waking_of(house, "a").waiting == 2 and house.runners["a"].setups == 1)
     assert house.state("a") is VersionState.WAKING
     assert house.catalogue.readiness.is_ready, "a model that wakes does not make the server unready"
     house.runners["a"].go.set()
@@ -144,10 +150,10 @@ async def test_so_many_may_wait_and_so_long(houses: Make) -> None:
     await house.begin()
     house.runners["a"].go.clear()
     asking = asyncio.ensure_future(house.ask("a"))
-    await until(lambda: house.catalogue.entry("a").waking.waiting == 1)
+    await until(lambda: waking_of(house, "a").waiting == 1)
     asleep = asleep_of(house, "a")
     assert await code_of(asleep.wait()) is Code.QUEUE_FULL
-    house.catalogue.entry("a").waking._limit = 2
+    waking_of(house, "a")._limit = 2
     assert await code_of(asleep.wait(0.0)) is Code.TIMED_OUT
     house.runners["a"].go.set()
     assert await asking == b"1"
@@ -259,7 +265,7 @@ async def test_a_model_that_works_is_not_unloaded_for_another(houses: Make) -> N
     working = asyncio.ensure_future(house.ask("a"))
     await until(lambda: bool(house.catalogue.entry("a").predictions.live))
     asking = asyncio.ensure_future(house.ask("b"))
-    await until(lambda: house.catalogue.entry("b").waking.waiting == 1)
+    await until(lambda: waking_of(house, "b").waiting == 1)
     await house.look(1)
     assert (house.state("a"), house.state("b")) == (VersionState.READY, VersionState.RESTING)
     house.runners["a"].gate.set()

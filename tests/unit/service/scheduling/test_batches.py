@@ -15,10 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.predictions.calls import ALL, Canceled, FileRef, ItemEnd, Succeeded, WorkerObserver
-from geartrain.domain.predictions.events import Metric
+from geartrain.domain.predictions.batching import Batching, BatchItems, BatchPolicy
+from geartrain.domain.predictions.calls import (
+    ALL,
+    Canceled,
+    FileRef,
+    ItemEnd,
+    ItemEvent,
+    Succeeded,
+    WorkerObserver,
+)
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.prediction import Prediction
@@ -27,8 +34,8 @@ from geartrain.domain.signature.types import InputField, OutputSpec, Signature, 
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, HandWorker
 
@@ -220,13 +227,13 @@ async def test_what_is_of_all_goes_to_all_that_run() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.on_log(ALL, "stdout", "loading\n")
-    call.listener.on_metric(ALL, Metric("steps", 3, "replace"))
-    call.listener.on_log(1, "stderr", "only b\n")
-    call.listener.on_metric(0, Metric("tokens", 7, "replace"))
+    call.listener.on_event(ItemEvent(ALL, Log("stdout", "loading\n")))
+    call.listener.on_event(ItemEvent(ALL, Metric("steps", 3, "replace")))
+    call.listener.on_event(ItemEvent(1, Log("stderr", "only b\n")))
+    call.listener.on_event(ItemEvent(0, Metric("tokens", 7, "replace")))
     bench.predictions.cancel(two.id, ANYONE)
-    call.listener.on_log(ALL, "stdout", "going on\n")
-    call.listener.on_log(1, "stdout", "nobody reads this\n")
+    call.listener.on_event(ItemEvent(ALL, Log("stdout", "going on\n")))
+    call.listener.on_event(ItemEvent(1, Log("stdout", "nobody reads this\n")))
     call.answer(0)
     assert (one.logs, two.logs) == ("loading\ngoing on\n", "loading\nonly b\n")
     assert one.metrics == {"batch_size": 2, "steps": 3, "tokens": 7}
@@ -239,9 +246,9 @@ async def test_a_stream_has_chunks_for_each() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.on_output(0, b'"1"', ())
-    call.listener.on_output(1, b'"2"', ())
-    call.listener.on_output(0, b'"3"', ())
+    call.listener.on_event(ItemEvent(0, Output(b'"1"', 0)))
+    call.listener.on_event(ItemEvent(1, Output(b'"2"', 0)))
+    call.listener.on_event(ItemEvent(0, Output(b'"3"', 1)))
     call.listener.on_end([ItemEnd(index, Succeeded(None, 0.1)) for index in (0, 1)], idle=True)
     assert (one.output, two.output) == (b'["1","3"]', b'["2"]')
 
@@ -325,7 +332,7 @@ async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench.predictions.cancel(one.id, ANYONE)
     chunk, end = FileRef("t1", "a", "text/plain"), FileRef("t2", "b", "text/plain")
     listener = bench.calls[1].listener
-    listener.on_output(0, b'"t1"', (chunk,))
+    listener.on_event(ItemEvent(0, Output(b'"t1"', 0), (chunk,)))
     listener.on_end([ItemEnd(0, Succeeded(b'"t2"', 0.1), (end,))], idle=False)
     assert bench.workers[0].discarded == [chunk, end]
 
@@ -561,7 +568,7 @@ async def test_a_call_of_a_single_client_says_so() -> None:
     assert (call.texts, call.input.single_client, call.input.id) == (["a"], True, prediction.id)
     assert (prediction.status, bench.scheduler.waiting, bench.idle) == ("processing", 0, 0)
     late = bench.ask("b")
-    call.listener.on_log(0, "stdout", "on it\n")
+    call.listener.on_event(ItemEvent(0, Log("stdout", "on it\n")))
     call.answer()
     assert (prediction.output, prediction.logs, prediction.metrics) == (b'"A"', "on it\n", {"batch_size": 1})
     assert late.status == "processing"

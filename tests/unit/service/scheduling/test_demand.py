@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.calls import CallInput, CallListener, HealthVerdict, ItemEnd, Succeeded, WorkerInfo
+from geartrain.domain.predictions.calls import (
+    CallInput,
+    CallListener,
+    HealthVerdict,
+    ItemEnd,
+    Succeeded,
+    WorkerInfo,
+)
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits

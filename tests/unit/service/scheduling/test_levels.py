@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.priorities import Level, Priorities
-from geartrain.service.scheduling.levels import LevelledQueue
+from geartrain.service.scheduling.queue import LevelledQueue
 
 PLAIN = (Level(), Level(), Level())
 

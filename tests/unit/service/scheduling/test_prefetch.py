@@ -12,8 +12,8 @@ from geartrain.domain.predictions.priorities import Level, Priorities
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
 

@@ -23,8 +23,8 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
 

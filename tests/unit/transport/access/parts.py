@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from geartrain.transport.access.grants import ANY_MODEL
+from geartrain.transport.access.guard import ANY_MODEL
 from geartrain.transport.access.keys import NEVER, Key, digest_of, write_line
 from geartrain.transport.wire.exchange import Head
 

@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.transport.access.access import Access
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.grants import EVERYTHING
-from geartrain.transport.access.options import AccessOptions, JwtOptions
+from geartrain.transport.access.guard import EVERYTHING
+from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
 from tests.unit.transport.access.parts import line, write_keys
 
 ISSUER = "https://issuer.example"

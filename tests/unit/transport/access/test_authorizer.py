@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.authorizer import BearerAuthorizer, Everybody
-from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.access.guard import EVERYTHING, BearerAuthorizer, Everybody, Grant
 
 ADA = Grant("key 'ada'", frozenset({"predict"}))
 BOB = Grant("key 'bob'", frozenset({"predict"}))

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.grants import EVERYTHING, SCOPES, Grant
+from geartrain.transport.access.guard import EVERYTHING, SCOPES, Grant
 from geartrain.transport.routing import Scope
 
 GRANT = Grant("key 'ada'", frozenset({"predict"}), ("ec*", "pets"))

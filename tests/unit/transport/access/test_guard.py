@@ -27,6 +27,9 @@ LIMIT = 100
 class CogApi:
     """Refuses as Cog's API does."""
 
+    name = "cog"
+    shows_logs = True
+
     def refuse(self, error: GeartrainError) -> Answer:
         status = HTTP_STATUS[error.code]
         return Answer(status, (cog.encode_error(error),), (*JSON, *error_headers(status, error)))

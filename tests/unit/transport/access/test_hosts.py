@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.hosts import HostPolicy, is_loopback, read_name
+from geartrain.transport.access.origins import HostPolicy, is_loopback, read_name
 
 LOOPBACK = ["localhost", "pets.localhost", "127.0.0.1", "127.8.9.1", "[::1]", "LOCALHOST", "localhost."]
 FOREIGN = ["evil.example", "localhost.evil.example", "evil-localhost", "0.0.0.0", "127.0.0.1.evil.example", "10.0.0.1"]  # noqa: S104

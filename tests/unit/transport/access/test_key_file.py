@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.key_file import add_key, list_keys, revoke_key
-from geartrain.transport.access.keys import Key, digest_of
+from geartrain.transport.access.keys import Key, add_key, digest_of, list_keys, revoke_key
+from geartrain.transport.access.options import AccessError
 from tests.unit.transport.access.parts import line, write_keys
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.key_ring import KeyRing
-from geartrain.transport.access.keys import NEVER
+from geartrain.transport.access.keys import NEVER, KeyRing
+from geartrain.transport.access.options import AccessError
 from tests.unit.transport.access.parts import Clock, line, write_keys
 
 

@@ -7,8 +7,7 @@ import hashlib
 import pytest
 
 from geartrain.domain.principal import Principal
-from geartrain.transport.access.errors import AccessError
-from geartrain.transport.access.grants import ANY_MODEL, Grant
+from geartrain.transport.access.guard import ANY_MODEL, Grant
 from geartrain.transport.access.keys import (
     NEVER,
     Key,
@@ -20,6 +19,7 @@ from geartrain.transport.access.keys import (
     write_line,
     write_time,
 )
+from geartrain.transport.access.options import AccessError
 
 DIGEST = hashlib.sha256(b"secret").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()

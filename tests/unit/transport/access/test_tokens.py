@@ -16,10 +16,9 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import Principal
 from geartrain.outbound.issuer_keys import IssuerKeysError
 from geartrain.transport.access import tokens
-from geartrain.transport.access.grants import Grant
-from geartrain.transport.access.issuer import IssuerKeys, read_keys
+from geartrain.transport.access.guard import Grant
 from geartrain.transport.access.options import JwtOptions
-from geartrain.transport.access.tokens import TokenVerifier
+from geartrain.transport.access.tokens import IssuerKeys, TokenVerifier, read_keys
 from tests.unit.transport.access.parts import Clock
 
 ISSUER = "https://issuer.example"

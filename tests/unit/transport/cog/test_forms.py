@@ -18,14 +18,13 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
-from geartrain.outbound.attachments import AttachmentStore
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.policy import UrlPolicy
-from geartrain.outbound.workspace import Workspace
+from geartrain.outbound.workspace import AttachmentStore, Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.readers import completion
-from geartrain.service.scheduling.preparation import SINGLE
+from geartrain.service.scheduling.files import SINGLE
 from geartrain.transport.cog.forms import MAX_TEXT, Form, FormExchange, admit_form, may_be_input, read_form, wrong_type
 from geartrain.transport.wire.exchange import ClientGoneError
 from tests.support.deployments import FakeOutbound, close, deploy
@@ -372,7 +371,7 @@ async def test_nothing_is_left_of_a_cancelled_reading(store: AttachmentStore, tm
 
 async def test_full_disk(store: AttachmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "geartrain.outbound.attachments.AttachedFile.write",
+        "geartrain.outbound.workspace.AttachedFile.write",
         lambda *_: (_ for _ in ()).throw(GeartrainError(Code.NO_STORAGE, "full")),
     )
     assert (await refusal(store, body_of(("image", b"x", "a")))).code is Code.NO_STORAGE

@@ -22,7 +22,7 @@ from geartrain.domain.predictions.events import Completed
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.authorizer import Authorizer, Everybody
+from geartrain.transport.access.guard import Authorizer, Everybody
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.handler import GrpcHandler
 from geartrain.transport.grpc.heads import is_grpc

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.access.authorizer import BearerAuthorizer, Everybody
-from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.access.guard import EVERYTHING, BearerAuthorizer, Everybody, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.access import NEEDS, CallAccess, check_message
+from geartrain.transport.grpc.context import NEEDS, CallAccess, check_message
 from geartrain.transport.grpc.heads import CallHead, read_head
 from geartrain.transport.wire.exchange import Head
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geartrain.transport.grpc.errors import CallError
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.heads import (
     NO_TIMEOUT,
     PLAIN,
@@ -19,7 +19,7 @@ from geartrain.transport.grpc.heads import (
     read_head,
     read_timeout,
 )
-from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, Status, failure, percent_encode, trailers
+from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, CallError, failure, percent_encode, trailers
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.unit.transport.grpc.conftest import INFER, Zoo, head_of, outcome, request
 
@@ -55,19 +55,19 @@ def test_call_is_a_post_where_there_are_trailers() -> None:
 
 @pytest.mark.parametrize("kind", [b"application/grpc", b"application/grpc+proto", b"application/grpc;x=y"])
 async def test_messages_are_protobuf(zoo: Zoo, kind: bytes) -> None:
-    assert (await zoo.call(INFER, request("numbers"), (TYPE, kind))).status == Status.OK
+    assert (await zoo.call(INFER, request("numbers"), (TYPE, kind))).status == GrpcStatus.OK
 
 
 async def test_other_messages_are_not_understood(zoo: Zoo) -> None:
     found = await zoo.call(INFER, request("numbers"), (TYPE, b"application/grpc+json"))
-    assert found.status == Status.UNIMPLEMENTED
+    assert found.status == GrpcStatus.UNIMPLEMENTED
     assert "'application/grpc+json'" in found.text
 
 
 @pytest.mark.parametrize("path", ["/", "/inference.GRPCInferenceService/Nope", "/nope/ModelInfer", INFER + "/"])
 async def test_unknown_method_is_unimplemented(zoo: Zoo, path: str) -> None:
     found = await zoo.call(path, b"")
-    assert found.status == Status.UNIMPLEMENTED
+    assert found.status == GrpcStatus.UNIMPLEMENTED
     assert f"'{path}'" in found.text
 
 
@@ -98,7 +98,7 @@ async def test_malformed_timeout_is_an_error(zoo: Zoo, value: bytes) -> None:
     with pytest.raises(CallError, match="grpc-timeout"):
         read_timeout(value)
     found = await zoo.call(INFER, request("numbers"), (b"grpc-timeout", value))
-    assert found.status == Status.INTERNAL
+    assert found.status == GrpcStatus.INTERNAL
 
 
 # metadata
@@ -114,7 +114,7 @@ def test_binary_metadata_is_decoded_padded_or_not(values: list[bytes], padded: b
 @pytest.mark.parametrize("value", [b"a", b"*", b"YQ==YQ==", b"Y Q"])
 async def test_binary_metadata_that_is_none(zoo: Zoo, value: bytes) -> None:
     found = await zoo.call(INFER, request("numbers"), (b"trace-bin", value))
-    assert found.status == Status.INTERNAL
+    assert found.status == GrpcStatus.INTERNAL
     assert "'trace-bin' is not base64" in found.text
 
 
@@ -143,7 +143,7 @@ async def test_unknown_encoding_is_refused_with_those_that_are_known(zoo: Zoo) -
     refused = zoo.begin(INFER, (ENCODING, b"snappy"))
     assert isinstance(refused, Answer)
     found = outcome(refused)
-    assert found.status == Status.UNIMPLEMENTED
+    assert found.status == GrpcStatus.UNIMPLEMENTED
     assert found.headers[ACCEPTED] == b"identity,gzip,deflate"
 
 
@@ -164,8 +164,8 @@ def test_text_is_encoded_no_more_than_it_has_to_be() -> None:
 
 
 def test_status_is_in_the_trailers_or_in_the_only_head() -> None:
-    assert trailers(Status.OK, "never seen") is OK_TRAILERS
-    assert trailers(Status.NOT_FOUND, "no") == ((b"grpc-status", b"5"), (b"grpc-message", b"no"))
-    answer = failure(Status.NOT_FOUND, "no", (b"x", b"y"))
+    assert trailers(GrpcStatus.OK, "never seen") is OK_TRAILERS
+    assert trailers(GrpcStatus.NOT_FOUND, "no") == ((b"grpc-status", b"5"), (b"grpc-message", b"no"))
+    answer = failure(GrpcStatus.NOT_FOUND, "no", (b"x", b"y"))
     assert answer.parts == ()
     assert answer.headers == (*HEADERS, (b"grpc-status", b"5"), (b"grpc-message", b"no"), (b"x", b"y"))

@@ -6,10 +6,10 @@ import gzip
 
 import pytest
 
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.grpc.health import CHECK, WATCH
+from geartrain.transport.access.guard import BearerAuthorizer
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.services import CHECK, WATCH
 from tests.unit.transport.grpc.conftest import CallResponder, Zoo, framed, unframed
 
 NOT_SERVING, SERVING = HealthCheckResponse.NOT_SERVING, HealthCheckResponse.SERVING
@@ -32,7 +32,7 @@ async def test_check(zoo: Zoo, service: str) -> None:
 
 async def test_check_of_what_there_is_not(zoo: Zoo) -> None:
     found = await zoo.call(CHECK, HealthCheckRequest(service="n" * 100_000))
-    assert found.status == Status.NOT_FOUND
+    assert found.status == GrpcStatus.NOT_FOUND
     assert "unknown service 'nnn" in found.text
     assert len(found.text) < 400
 
@@ -47,7 +47,7 @@ async def test_watch_tells_each_change(zoo: Zoo) -> None:
     zoo.handler.close()
     assert await told(sent.responder, 3) == NOT_SERVING
     ended = await sent.responder.outcome()
-    assert (ended.status, ended.text) == (Status.UNAVAILABLE, "The server is shutting down.")
+    assert (ended.status, ended.text) == (GrpcStatus.UNAVAILABLE, "The server is shutting down.")
 
 
 async def test_watch_of_what_is_yet_to_come(zoo: Zoo) -> None:
@@ -63,19 +63,19 @@ async def test_watch_is_compressed_or_cut_off_as_any_call(zoo: Zoo) -> None:
     sent = zoo.send(WATCH, body, (b"grpc-encoding", b"gzip"))
     assert await told(sent.responder, 0) == SERVING
     sent.exchange.abandon()
-    assert (await zoo.send(WATCH, b"").responder.outcome()).status == Status.UNIMPLEMENTED
-    assert (await zoo.send(WATCH, framed(b"\x0a\xff")).responder.outcome()).status == Status.INVALID_ARGUMENT
+    assert (await zoo.send(WATCH, b"").responder.outcome()).status == GrpcStatus.UNIMPLEMENTED
+    assert (await zoo.send(WATCH, framed(b"\x0a\xff")).responder.outcome()).status == GrpcStatus.INVALID_ARGUMENT
 
 
 async def test_watch_ends_when_its_time_is_up(zoo: Zoo) -> None:
     sent = zoo.send(WATCH, framed(HealthCheckRequest()), (b"grpc-timeout", b"50m"))
-    assert (await sent.responder.outcome()).status == Status.DEADLINE_EXCEEDED
+    assert (await sent.responder.outcome()).status == GrpcStatus.DEADLINE_EXCEEDED
 
 
 async def test_health_needs_no_key() -> None:
     zoo = Zoo(authorizer=BearerAuthorizer([]))
     await zoo.open()
-    assert (await zoo.call(CHECK, HealthCheckRequest())).status == Status.OK
+    assert (await zoo.call(CHECK, HealthCheckRequest())).status == GrpcStatus.OK
     sent = zoo.send(WATCH, framed(HealthCheckRequest()))
     assert await told(sent.responder, 0) == SERVING
     sent.exchange.abandon()

@@ -10,10 +10,10 @@ import zlib
 import pytest
 
 from geartrain.domain.predictions.lifecycle import Status as Run
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, Status
+from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS
 from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Accepted, Answer
 from tests.support.shared_memory import shared_object
 from tests.unit.transport.grpc.conftest import (
@@ -62,7 +62,7 @@ async def test_call_is_admitted_and_answered_without_a_task(zoo: Zoo) -> None:
     assert len(zoo.live("numbers")) == 1
     (new,) = asyncio.all_tasks() - tasks
     assert new.get_coro().__qualname__ == "FakeWorker._serve"  # type: ignore[union-attr]
-    assert (await sent.responder.outcome()).status == Status.OK
+    assert (await sent.responder.outcome()).status == GrpcStatus.OK
 
 
 async def test_one_head_serves_many_calls(zoo: Zoo) -> None:
@@ -103,11 +103,11 @@ async def test_body_that_came_in_pieces_is_a_bytearray(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("message", "status", "text_"),
     [
-        (request("nope"), Status.NOT_FOUND, "'nope' is not found"),
-        (request("numbers", integer("zz", 1)), Status.INVALID_ARGUMENT, "unexpected inference input 'zz'"),
-        (request("numbers", model_version="x"), Status.INVALID_ARGUMENT, "version from 'x'"),
-        (request("numbers", integer("times", -1)), Status.INTERNAL, "there are no such numbers"),
-        (b"\x0a\xff", Status.INVALID_ARGUMENT, "Unable to parse request: it is no ModelInferRequest"),
+        (request("nope"), GrpcStatus.NOT_FOUND, "'nope' is not found"),
+        (request("numbers", integer("zz", 1)), GrpcStatus.INVALID_ARGUMENT, "unexpected inference input 'zz'"),
+        (request("numbers", model_version="x"), GrpcStatus.INVALID_ARGUMENT, "version from 'x'"),
+        (request("numbers", integer("times", -1)), GrpcStatus.INTERNAL, "there are no such numbers"),
+        (b"\x0a\xff", GrpcStatus.INVALID_ARGUMENT, "Unable to parse request: it is no ModelInferRequest"),
     ],
 )
 async def test_mistake_has_its_status_in_a_head_alone(zoo: Zoo, message: object, status: int, text_: str) -> None:
@@ -122,12 +122,12 @@ async def test_mistake_has_its_status_in_a_head_alone(zoo: Zoo, message: object,
 @pytest.mark.parametrize(
     ("body", "status", "text_"),
     [
-        (b"", Status.UNIMPLEMENTED, "requires exactly one request message"),
-        (framed(request("numbers")) * 2, Status.UNIMPLEMENTED, "requires exactly one request message"),
-        (framed(request("numbers"))[:-1], Status.INTERNAL, "ends within a message"),
-        (b"\0\0\0", Status.INTERNAL, "ends within a message"),
-        (framed(request("numbers"), 2), Status.INTERNAL, "the flag 2"),
-        (framed(request("numbers"), 1), Status.INTERNAL, "there is no grpc-encoding"),
+        (b"", GrpcStatus.UNIMPLEMENTED, "requires exactly one request message"),
+        (framed(request("numbers")) * 2, GrpcStatus.UNIMPLEMENTED, "requires exactly one request message"),
+        (framed(request("numbers"))[:-1], GrpcStatus.INTERNAL, "ends within a message"),
+        (b"\0\0\0", GrpcStatus.INTERNAL, "ends within a message"),
+        (framed(request("numbers"), 2), GrpcStatus.INTERNAL, "the flag 2"),
+        (framed(request("numbers"), 1), GrpcStatus.INTERNAL, "there is no grpc-encoding"),
     ],
     ids=["none", "two", "cut off", "prefix cut off", "unknown flag", "unknown encoding"],
 )
@@ -144,7 +144,7 @@ async def test_message_above_the_limit_is_refused_by_its_prefix(zoo: Zoo) -> Non
     assert accepted.announced(struct.pack(">BI", 0, MAX_MESSAGE)) == accepted.max_body
     assert accepted.announced(struct.pack(">BI", 0, MAX_MESSAGE + 1)) > accepted.max_body
     found = await zoo.call_raw(INFER, framed(bytes(MAX_MESSAGE + 1)))
-    assert found.status == Status.RESOURCE_EXHAUSTED
+    assert found.status == GrpcStatus.RESOURCE_EXHAUSTED
     assert str(MAX_MESSAGE) in found.text
     assert "--grpc-max-message-size" in found.text
 
@@ -155,9 +155,9 @@ async def test_server_without_a_limit_has_none() -> None:
     accepted = zoo.begin(INFER)
     assert isinstance(accepted, Accepted)
     assert accepted.max_body == 0
-    assert (await zoo.call(INFER, request("echo", row(500_000)))).status == Status.OK
+    assert (await zoo.call(INFER, request("echo", row(500_000)))).status == GrpcStatus.OK
     compressed = framed(packed(request("echo", row(500_000)).SerializeToString()), 1)
-    assert (await zoo.call_raw(INFER, compressed, GZIP)).status == Status.OK
+    assert (await zoo.call_raw(INFER, compressed, GZIP)).status == GrpcStatus.OK
     await zoo.close()
 
 
@@ -185,7 +185,7 @@ async def test_answer_is_compressed_as_the_request_was(zoo: Zoo, count: int) -> 
     x = row(count)
     body = framed(packed(request("echo", x).SerializeToString()), 1)
     found = await zoo.call_raw(INFER, body, GZIP, TAKES_GZIP)
-    assert found.status == Status.OK
+    assert found.status == GrpcStatus.OK
     assert found.headers[b"grpc-encoding"] == b"gzip"
     mark, data = unframed(found.body)
     assert mark == 1
@@ -202,13 +202,13 @@ async def test_small_answer_stays_as_it_is(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("data", "status", "text_"),
     [
-        pytest.param(b"no gzip", Status.INTERNAL, "could not be decompressed", id="another format"),
-        pytest.param(packed(bytes(100))[:-4], Status.INTERNAL, "could not be decompressed", id="cut off"),
+        pytest.param(b"no gzip", GrpcStatus.INTERNAL, "could not be decompressed", id="another format"),
+        pytest.param(packed(bytes(100))[:-4], GrpcStatus.INTERNAL, "could not be decompressed", id="cut off"),
         pytest.param(
-            packed(bytes(MAX_MESSAGE + 1)), Status.RESOURCE_EXHAUSTED, "--grpc-max-message-size", id="too large"
+            packed(bytes(MAX_MESSAGE + 1)), GrpcStatus.RESOURCE_EXHAUSTED, "--grpc-max-message-size", id="too large"
         ),
-        pytest.param(packed(bytes(10 * MAX_MESSAGE)), Status.RESOURCE_EXHAUSTED, str(MAX_MESSAGE), id="a bomb"),
-        pytest.param(packed(b"\x0a\xff"), Status.INVALID_ARGUMENT, "Unable to parse request", id="no request"),
+        pytest.param(packed(bytes(10 * MAX_MESSAGE)), GrpcStatus.RESOURCE_EXHAUSTED, str(MAX_MESSAGE), id="a bomb"),
+        pytest.param(packed(b"\x0a\xff"), GrpcStatus.INVALID_ARGUMENT, "Unable to parse request", id="no request"),
     ],
 )
 async def test_compressed_message_that_cannot_be(zoo: Zoo, data: bytes, status: int, text_: str) -> None:
@@ -234,14 +234,14 @@ async def test_run_is_ended_when_the_time_is_up(zoo: Zoo) -> None:
     sent = zoo.send(INFER, framed(request("gate")), (b"grpc-timeout", b"20m"))
     (prediction,) = zoo.live("gate")
     found = await sent.responder.outcome()
-    assert found.status == Status.DEADLINE_EXCEEDED
+    assert found.status == GrpcStatus.DEADLINE_EXCEEDED
     await end_of(prediction)
     assert prediction.status is not Run.SUCCEEDED
 
 
 async def test_time_that_is_up_at_once(zoo: Zoo) -> None:
     found = await zoo.call(INFER, request("gate"), (b"grpc-timeout", b"0n"))
-    assert found.status == Status.DEADLINE_EXCEEDED
+    assert found.status == GrpcStatus.DEADLINE_EXCEEDED
 
 
 async def test_answer_in_time_is_the_only_one(zoo: Zoo) -> None:
@@ -260,7 +260,7 @@ async def test_client_that_leaves_before_its_time_is_up(zoo: Zoo) -> None:
 
 async def test_longest_timeout_is_one(zoo: Zoo) -> None:
     found = await zoo.call(INFER, request("numbers"), (b"grpc-timeout", b"99999999H"))
-    assert found.status == Status.OK
+    assert found.status == GrpcStatus.OK
 
 
 # keys
@@ -282,12 +282,12 @@ class Keys:
 @pytest.mark.parametrize(
     ("key", "model", "status"),
     [
-        ("all", "echo", Status.INVALID_ARGUMENT),  # it is let in, and has no input
-        ("some", "numbers", Status.OK),
-        ("some", "echo", Status.PERMISSION_DENIED),
-        ("some", "nope", Status.PERMISSION_DENIED),  # whether there is one is none of its business
-        ("reader", "numbers", Status.PERMISSION_DENIED),
-        ("nobody", "numbers", Status.UNAUTHENTICATED),
+        ("all", "echo", GrpcStatus.INVALID_ARGUMENT),  # it is let in, and has no input
+        ("some", "numbers", GrpcStatus.OK),
+        ("some", "echo", GrpcStatus.PERMISSION_DENIED),
+        ("some", "nope", GrpcStatus.PERMISSION_DENIED),  # whether there is one is none of its business
+        ("reader", "numbers", GrpcStatus.PERMISSION_DENIED),
+        ("nobody", "numbers", GrpcStatus.UNAUTHENTICATED),
     ],
 )
 async def test_key_decides(key: str, model: str, status: int) -> None:
@@ -296,7 +296,7 @@ async def test_key_decides(key: str, model: str, status: int) -> None:
     for _ in range(2):  # the second one finds its head known
         found = await zoo.call(INFER, request(model), (b"authorization", b"Bearer " + key.encode()))
         assert found.status == status
-    assert (await zoo.call(INFER, request(model))).status == Status.UNAUTHENTICATED
+    assert (await zoo.call(INFER, request(model))).status == GrpcStatus.UNAUTHENTICATED
     await zoo.close()
 
 
@@ -309,7 +309,7 @@ async def test_decision_for_a_key_that_expires_is_not_remembered() -> None:
         assert accepted.is_reusable is is_reusable
     refused = zoo.begin(INFER)
     assert isinstance(refused, Answer)
-    assert outcome(refused).status == Status.UNAUTHENTICATED
+    assert outcome(refused).status == GrpcStatus.UNAUTHENTICATED
     await zoo.close()
 
 

@@ -13,13 +13,11 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.access.guard import EVERYTHING, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc import request_heads, response_heads
-from geartrain.transport.grpc.parameters import FINAL
-from geartrain.transport.grpc.request_heads import RequestReader
-from geartrain.transport.grpc.response_heads import ResponseWriter
-from geartrain.transport.grpc.translate import Call, parse, read_call
+from geartrain.transport.grpc import request_heads
+from geartrain.transport.grpc.request_heads import RequestReader, ResponseWriter
+from geartrain.transport.grpc.translate import FINAL, Call, parse, read_call
 from geartrain.transport.grpc.wire import varint
 
 NO_REGIONS = SharedRegions(enabled=False)
@@ -162,7 +160,7 @@ def test_heads_that_are_remembered_are_few() -> None:
         reader.read(pb.ModelInferRequest(model_name=str(index)).SerializeToString(), 0, EVERYTHING)
         writer.write(InferResponse(str(index), "1", "", ()))
     assert len(reader._known) == request_heads.MAX_HEADS == 256
-    assert len(writer._heads) == response_heads.MAX_HEADS == 256
+    assert len(writer._heads) == request_heads.MAX_HEADS == 256
     assert reader.read(pb.ModelInferRequest(model_name="999").SerializeToString(), 0, EVERYTHING).model == "999"
 
 

@@ -8,9 +8,9 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2 as v1alpha
 
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import reflection_pb2 as v1
-from geartrain.transport.grpc.reflection import REFLECTION_METHODS
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.services import REFLECTION_METHODS
 from tests.unit.transport.grpc.conftest import Zoo
 
 PROTOS = "geartrain/transport/grpc/"
@@ -43,7 +43,7 @@ async def test_services_are_listed_and_files_found(zoo: Zoo, number: int) -> Non
     call = zoo.converse(REFLECTION_METHODS[number])
     call.send(*asked)
     call.reader.end()
-    assert (await call.responder.outcome()).status == Status.OK
+    assert (await call.responder.outcome()).status == GrpcStatus.OK
     answers = [await call.message(index, pb.ServerReflectionResponse) for index in range(len(asked))]
     assert [each.original_request for each in answers] == asked
     assert answers[0].valid_host == "h"
@@ -70,24 +70,24 @@ async def test_services_are_listed_and_files_found(zoo: Zoo, number: int) -> Non
 @pytest.mark.parametrize(
     ("asked", "status"),
     [
-        (v1.ServerReflectionRequest(), Status.INVALID_ARGUMENT),
-        (v1.ServerReflectionRequest(file_by_filename="nope.proto"), Status.NOT_FOUND),
-        (v1.ServerReflectionRequest(file_containing_symbol="inference.Nope"), Status.NOT_FOUND),
-        (v1.ServerReflectionRequest(file_containing_symbol=""), Status.NOT_FOUND),
-        (v1.ServerReflectionRequest(all_extension_numbers_of_type="inference.Nope"), Status.NOT_FOUND),
+        (v1.ServerReflectionRequest(), GrpcStatus.INVALID_ARGUMENT),
+        (v1.ServerReflectionRequest(file_by_filename="nope.proto"), GrpcStatus.NOT_FOUND),
+        (v1.ServerReflectionRequest(file_containing_symbol="inference.Nope"), GrpcStatus.NOT_FOUND),
+        (v1.ServerReflectionRequest(file_containing_symbol=""), GrpcStatus.NOT_FOUND),
+        (v1.ServerReflectionRequest(all_extension_numbers_of_type="inference.Nope"), GrpcStatus.NOT_FOUND),
         (
             v1.ServerReflectionRequest(
                 file_containing_extension=v1.ExtensionRequest(
                     containing_type="inference.ModelInferRequest", extension_number=5
                 )
             ),
-            Status.NOT_FOUND,
+            GrpcStatus.NOT_FOUND,
         ),
         (
             v1.ServerReflectionRequest(
                 file_containing_extension=v1.ExtensionRequest(containing_type="inference.Nope", extension_number=5)
             ),
-            Status.NOT_FOUND,
+            GrpcStatus.NOT_FOUND,
         ),
     ],
 )
@@ -101,10 +101,10 @@ async def test_question_without_an_answer_leaves_the_call_usable(
     assert error.error_message
     assert (await call.message(1, v1.ServerReflectionResponse)).list_services_response.service
     zoo.handler.close()
-    assert (await call.responder.outcome()).status == Status.UNAVAILABLE
+    assert (await call.responder.outcome()).status == GrpcStatus.UNAVAILABLE
 
 
 async def test_question_that_is_none_ends_the_call(zoo: Zoo) -> None:
     call = zoo.converse(REFLECTION_METHODS[0])
     call.send(b"\xff")
-    assert (await call.responder.outcome()).status == Status.INVALID_ARGUMENT
+    assert (await call.responder.outcome()).status == GrpcStatus.INVALID_ARGUMENT

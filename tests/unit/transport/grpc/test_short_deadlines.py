@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.errors import GrpcStatus
 from tests.unit.transport.grpc.conftest import INFER, Zoo, framed, request
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -22,9 +22,9 @@ def test_s1_a_deadline_that_is_up_is_exceeded_and_nothing_is_admitted(loop: str)
         for value in UP:
             sent = zoo.send(INFER, framed(request("numbers")), (b"grpc-timeout", value))
             assert not zoo.live("numbers"), value
-            assert (await sent.responder.outcome()).status == Status.DEADLINE_EXCEEDED, value
+            assert (await sent.responder.outcome()).status == GrpcStatus.DEADLINE_EXCEEDED, value
         for value in (b"99999999H", b"30S", b"99999999u"):
-            assert (await zoo.call(INFER, request("numbers"), (b"grpc-timeout", value))).status == Status.OK, value
+            assert (await zoo.call(INFER, request("numbers"), (b"grpc-timeout", value))).status == GrpcStatus.OK, value
         await zoo.close()
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:

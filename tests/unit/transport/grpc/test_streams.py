@@ -9,12 +9,11 @@ import struct
 import pytest
 
 from geartrain.domain.predictions.lifecycle import Status as Run
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc import streams
-from geartrain.transport.grpc.parameters import FINAL
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.translate import FINAL
 from geartrain.transport.wire.exchange import Answer
 from tests.support.responders import LIMIT
 from tests.unit.transport.grpc.conftest import (
@@ -48,7 +47,7 @@ async def test_each_request_is_answered_and_the_stream_ends_with_a_status(zoo: Z
         assert list(response.infer_response.outputs[0].shape) == [index]
     assert zoo.handler._streaming._open == {stream.exchange}
     stream.reader.end()
-    assert (await stream.responder.outcome())[:2] == (Status.OK, "")
+    assert (await stream.responder.outcome())[:2] == (GrpcStatus.OK, "")
     assert not zoo.handler._streaming._open
 
 
@@ -72,7 +71,7 @@ async def test_requests_run_at_once_and_are_answered_as_they_end(zoo: Zoo) -> No
     zoo.gate.go.set()
     held = await stream.response(1)
     assert (held.infer_response.id, text_of(held.infer_response)) == ("held", "held")
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -91,13 +90,13 @@ async def test_no_more_run_than_there_is_place_for(
     zoo.gate.go.set()
     found = [(await stream.response(index)).infer_response.id for index in range(4)]
     assert sorted(found) == ["0", "1", "2", "3"]
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 async def test_stream_without_requests_is_a_head_alone(zoo: Zoo) -> None:
     stream = zoo.converse(STREAM)
     stream.reader.end()
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
     assert stream.responder.answers
 
 
@@ -132,7 +131,7 @@ async def test_response_is_compressed_as_its_request_was(zoo: Zoo, count: int) -
     stream.reader.feed(framed(gzip.compress(asked.SerializeToString()), 1))
     stream.reader.feed(framed(asked))
     stream.reader.end()
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
     assert dict(stream.responder.streams[0].headers)[b"grpc-encoding"] == b"gzip"
     found = sorted(unframed(piece) for piece in stream.responder.pieces)
     assert [mark for mark, _ in found] == [0, int(count > 10)]
@@ -162,7 +161,7 @@ async def test_each_yield_is_a_response(zoo: Zoo) -> None:
         response = await stream.response(index)
         assert (text_of(response.infer_response), final(response)) == (f"a {index}", False)
     stream.reader.end()
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 @pytest.mark.parametrize("words", [0, 2])
@@ -182,7 +181,7 @@ async def test_error_of_a_model_comes_after_what_it_gave(zoo: Zoo) -> None:
     assert "the model is lost" in last.error_message
     assert (last.infer_response.model_name, last.infer_response.id, final(last)) == ("talk", "1", True)
     stream.reader.end()
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 async def test_client_that_does_not_read_holds_up_its_requests(zoo: Zoo) -> None:
@@ -220,17 +219,17 @@ async def test_error_of_a_request_is_its_own(zoo: Zoo) -> None:
     assert responses["c"].infer_response.model_name == "numbers"
     assert "'triton_x' is reserved" in responses["d"].error_message
     assert not responses["e"].error_message
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 @pytest.mark.parametrize(
     ("data", "status", "text_"),
     [
-        (b"\0\0", Status.INTERNAL, "ends within a message"),
-        (struct.pack(">BI", 0, 9) + b"abc", Status.INTERNAL, "ends within a message"),
-        (framed(b"", 7), Status.INTERNAL, "the flag 7"),
-        (framed(b"", 1), Status.INTERNAL, "there is no grpc-encoding"),
-        (struct.pack(">BI", 0, MAX_MESSAGE + 1), Status.RESOURCE_EXHAUSTED, str(MAX_MESSAGE)),
+        (b"\0\0", GrpcStatus.INTERNAL, "ends within a message"),
+        (struct.pack(">BI", 0, 9) + b"abc", GrpcStatus.INTERNAL, "ends within a message"),
+        (framed(b"", 7), GrpcStatus.INTERNAL, "the flag 7"),
+        (framed(b"", 1), GrpcStatus.INTERNAL, "there is no grpc-encoding"),
+        (struct.pack(">BI", 0, MAX_MESSAGE + 1), GrpcStatus.RESOURCE_EXHAUSTED, str(MAX_MESSAGE)),
     ],
 )
 async def test_fault_in_the_messages_ends_the_call(zoo: Zoo, data: bytes, status: int, text_: str) -> None:
@@ -275,7 +274,7 @@ async def test_time_of_the_call_ends_it(zoo: Zoo) -> None:
     stream = zoo.converse(STREAM, (b"grpc-timeout", b"50m"))
     stream.send(request("gate", id="1"))
     found = await stream.responder.outcome()
-    assert found.status == Status.DEADLINE_EXCEEDED
+    assert found.status == GrpcStatus.DEADLINE_EXCEEDED
     for prediction in zoo.live("gate"):
         await end_of(prediction)
 
@@ -285,7 +284,7 @@ async def test_call_in_time_ends_well(zoo: Zoo) -> None:
     stream.send(request("numbers", id="1"))
     await stream.response(0)
     stream.reader.end()
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 # the end of the server
@@ -297,11 +296,11 @@ async def test_shutdown_ends_a_stream_when_what_runs_is_answered(zoo: Zoo) -> No
     await zoo.gate.began.wait()
     zoo.handler.close()
     ended = await idle.responder.outcome()
-    assert (ended.status, ended.text) == (Status.UNAVAILABLE, "The server is shutting down.")
+    assert (ended.status, ended.text) == (GrpcStatus.UNAVAILABLE, "The server is shutting down.")
     assert not stream.responder.is_over
     zoo.gate.go.set()
     assert text_of((await stream.response(0)).infer_response) == "a"
-    assert (await stream.responder.outcome()).status == Status.UNAVAILABLE
+    assert (await stream.responder.outcome()).status == GrpcStatus.UNAVAILABLE
 
 
 async def test_stream_that_has_all_its_requests_is_no_concern_of_a_shutdown(zoo: Zoo) -> None:
@@ -316,13 +315,13 @@ async def test_stream_that_has_all_its_requests_is_no_concern_of_a_shutdown(zoo:
     zoo.handler.close()
     zoo.gate.go.set()
     await stream.response(0)
-    assert (await stream.responder.outcome()).status == Status.OK
+    assert (await stream.responder.outcome()).status == GrpcStatus.OK
 
 
 async def test_stream_that_begins_too_late_is_ended(zoo: Zoo) -> None:
     zoo.handler.close()
     stream = zoo.converse(STREAM)
-    assert (await stream.responder.outcome()).status == Status.UNAVAILABLE
+    assert (await stream.responder.outcome()).status == GrpcStatus.UNAVAILABLE
 
 
 # keys
@@ -339,7 +338,7 @@ async def test_key_is_asked_for_each_request_anew() -> None:
     await zoo.open()
     refused = zoo.begin(STREAM)
     assert isinstance(refused, Answer)
-    assert outcome(refused).status == Status.UNAUTHENTICATED
+    assert outcome(refused).status == GrpcStatus.UNAUTHENTICATED
     stream = zoo.converse(STREAM, (b"authorization", b"Bearer bob"))
     stream.send(request("numbers"), request("echo"))
     responses = [await stream.response(index) for index in range(2)]

@@ -17,10 +17,8 @@ from geartrain.domain.tensors.tensor import DATATYPES, Tensor, join_bytes
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.contents import FIELDS, to_bytes
-from geartrain.transport.grpc.errors import STATUS
 from geartrain.transport.grpc.status import shorten
-from geartrain.transport.grpc.translate import Call, encode, parse, read_call, read_version
+from geartrain.transport.grpc.translate import FIELDS, Call, encode, parse, read_call, read_version, to_bytes
 
 Input = pb.ModelInferRequest.InferInputTensor
 
@@ -278,7 +276,7 @@ def test_default_call_wants_all_outputs() -> None:
 
 
 def test_every_code_has_a_status() -> None:
-    assert set(STATUS) == set(Code) == set(GRPC_STATUS)
+    assert set(GRPC_STATUS) == set(Code) == set(GRPC_STATUS)
 
 
 def test_wrong_fields_are_all_told() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.status import Status
 from geartrain.transport.grpc.unary import ADMINISTRATION
 from geartrain.transport.wire.exchange import Accepted, Answer
 from tests.support.shared_memory import shared_object
@@ -54,13 +53,13 @@ async def test_prompt_call_is_answered_on_the_spot(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "status", "text"),
     [
-        ("ModelMetadata", {"name": "nope"}, Status.NOT_FOUND, "'nope' is not found"),
-        ("ModelReady", {"name": "talk", "version": "x"}, Status.INVALID_ARGUMENT, "version from 'x'"),
-        ("RepositoryIndex", {"repository_name": "r"}, Status.UNIMPLEMENTED, "repository_name"),
-        ("RepositoryModelLoad", {"model_name": "nope"}, Status.NOT_FOUND, "nope"),
-        ("RepositoryModelUnload", {"model_name": "nope"}, Status.NOT_FOUND, "nope"),
-        ("ModelStatistics", {"name": "nope"}, Status.INVALID_ARGUMENT, "'nope' is not available"),
-        ("SystemSharedMemoryStatus", {"name": "nope"}, Status.NOT_FOUND, "nope"),
+        ("ModelMetadata", {"name": "nope"}, GrpcStatus.NOT_FOUND, "'nope' is not found"),
+        ("ModelReady", {"name": "talk", "version": "x"}, GrpcStatus.INVALID_ARGUMENT, "version from 'x'"),
+        ("RepositoryIndex", {"repository_name": "r"}, GrpcStatus.UNIMPLEMENTED, "repository_name"),
+        ("RepositoryModelLoad", {"model_name": "nope"}, GrpcStatus.NOT_FOUND, "nope"),
+        ("RepositoryModelUnload", {"model_name": "nope"}, GrpcStatus.NOT_FOUND, "nope"),
+        ("ModelStatistics", {"name": "nope"}, GrpcStatus.INVALID_ARGUMENT, "'nope' is not available"),
+        ("SystemSharedMemoryStatus", {"name": "nope"}, GrpcStatus.NOT_FOUND, "nope"),
     ],
 )
 async def test_mistake_has_its_status(zoo: Zoo, name: str, fields: dict[str, str], status: int, text: str) -> None:
@@ -73,18 +72,21 @@ async def test_mistake_has_its_status(zoo: Zoo, name: str, fields: dict[str, str
 async def test_body_that_is_no_message(zoo: Zoo, name: str) -> None:
     path = SERVICE + name
     found = await zoo.call(path, b"\x0a\xff")
-    assert (found.status, found.text) == (Status.INVALID_ARGUMENT, f"Unable to parse request: it is no {name}Request")
+    assert (found.status, found.text) == (
+        GrpcStatus.INVALID_ARGUMENT,
+        f"Unable to parse request: it is no {name}Request",
+    )
     for body in (b"", framed(b"") * 2):
         found = await zoo.call_raw(path, body)
-        assert (found.status, path in found.text) == (Status.UNIMPLEMENTED, True)
-    assert (await zoo.call_raw(path, framed(b"abc")[:-1])).status == Status.INTERNAL
-    assert (await zoo.call_raw(path, framed(b"abc", 1), GZIP[0])).status == Status.INTERNAL
+        assert (found.status, path in found.text) == (GrpcStatus.UNIMPLEMENTED, True)
+    assert (await zoo.call_raw(path, framed(b"abc")[:-1])).status == GrpcStatus.INTERNAL
+    assert (await zoo.call_raw(path, framed(b"abc", 1), GZIP[0])).status == GrpcStatus.INTERNAL
 
 
 async def test_model_is_unloaded_and_loaded_again(zoo: Zoo) -> None:
-    assert (await ask(zoo, "RepositoryModelUnload", model_name="talk")).status == Status.OK
+    assert (await ask(zoo, "RepositoryModelUnload", model_name="talk")).status == GrpcStatus.OK
     assert not (await ask(zoo, "ModelReady", name="talk")).message(pb.ModelReadyResponse).ready
-    assert (await ask(zoo, "RepositoryModelLoad", model_name="talk")).status == Status.OK
+    assert (await ask(zoo, "RepositoryModelLoad", model_name="talk")).status == GrpcStatus.OK
     assert (await ask(zoo, "ModelReady", name="talk")).message(pb.ModelReadyResponse).ready
 
 
@@ -96,22 +98,22 @@ async def test_unload_goes_on_when_its_time_is_up_or_its_client_gone(zoo: Zoo) -
     left = zoo.send(SERVICE + "RepositoryModelUnload", message)
     left.exchange.abandon()
     late = await zoo.call_raw(SERVICE + "RepositoryModelUnload", message, (b"grpc-timeout", b"10m"))
-    assert late.status == Status.DEADLINE_EXCEEDED
+    assert late.status == GrpcStatus.DEADLINE_EXCEEDED
     zoo.gate.go.set()
     await end_of(prediction)
-    assert (await left.responder.outcome()).status == Status.OK
+    assert (await left.responder.outcome()).status == GrpcStatus.OK
     assert not (await ask(zoo, "ModelReady", name="gate")).message(pb.ModelReadyResponse).ready
 
 
 async def test_regions_of_shared_memory(zoo: Zoo) -> None:
     with shared_object(64) as memory:
         fields: dict[str, Any] = {"name": "mine", "key": memory.name, "offset": 8, "byte_size": 16}
-        assert (await ask(zoo, "SystemSharedMemoryRegister", **fields)).status == Status.OK
-        assert (await ask(zoo, "SystemSharedMemoryRegister", **fields)).status == Status.ALREADY_EXISTS
+        assert (await ask(zoo, "SystemSharedMemoryRegister", **fields)).status == GrpcStatus.OK
+        assert (await ask(zoo, "SystemSharedMemoryRegister", **fields)).status == GrpcStatus.ALREADY_EXISTS
         status = (await ask(zoo, "SystemSharedMemoryStatus")).message(pb.SystemSharedMemoryStatusResponse)
         region = status.regions["mine"]
         assert (region.name, region.key, region.offset, region.byte_size) == ("mine", memory.name, 8, 16)
-        assert (await ask(zoo, "SystemSharedMemoryUnregister")).status == Status.OK
+        assert (await ask(zoo, "SystemSharedMemoryUnregister")).status == GrpcStatus.OK
         status = (await ask(zoo, "SystemSharedMemoryStatus")).message(pb.SystemSharedMemoryStatusResponse)
         assert not status.regions
 
@@ -132,8 +134,8 @@ async def test_administration_is_not_there_where_it_has_a_port_of_its_own() -> N
     await zoo.open()
     for name in ADMINISTRATION:
         found = await zoo.call(SERVICE + name, b"")
-        assert (found.status, name in found.text) == (Status.UNIMPLEMENTED, True)
-    assert (await ask(zoo, "RepositoryIndex")).status == Status.OK
+        assert (found.status, name in found.text) == (GrpcStatus.UNIMPLEMENTED, True)
+    assert (await ask(zoo, "RepositoryIndex")).status == GrpcStatus.OK
     await zoo.close()
 
 
@@ -149,13 +151,13 @@ async def test_key_decides() -> None:
     zoo = Zoo(authorizer=BearerAuthorizer([Keys()]))
     await zoo.open()
     reader = (b"authorization", b"Bearer reader")
-    assert (await ask(zoo, "ServerLive")).status == Status.OK
-    assert (await ask(zoo, "ServerMetadata")).status == Status.UNAUTHENTICATED
-    assert (await ask(zoo, "ServerMetadata", reader)).status == Status.OK
-    assert (await ask(zoo, "ModelMetadata", reader, name="numbers")).status == Status.OK
-    assert (await ask(zoo, "ModelMetadata", reader, name="echo")).status == Status.PERMISSION_DENIED
-    assert (await ask(zoo, "ModelStatistics", reader)).status == Status.PERMISSION_DENIED
-    assert (await ask(zoo, "RepositoryModelLoad", reader, model_name="numbers")).status == Status.PERMISSION_DENIED
+    assert (await ask(zoo, "ServerLive")).status == GrpcStatus.OK
+    assert (await ask(zoo, "ServerMetadata")).status == GrpcStatus.UNAUTHENTICATED
+    assert (await ask(zoo, "ServerMetadata", reader)).status == GrpcStatus.OK
+    assert (await ask(zoo, "ModelMetadata", reader, name="numbers")).status == GrpcStatus.OK
+    assert (await ask(zoo, "ModelMetadata", reader, name="echo")).status == GrpcStatus.PERMISSION_DENIED
+    assert (await ask(zoo, "ModelStatistics", reader)).status == GrpcStatus.PERMISSION_DENIED
+    assert (await ask(zoo, "RepositoryModelLoad", reader, model_name="numbers")).status == GrpcStatus.PERMISSION_DENIED
     for key, is_reusable in ((b"reader", True), (b"token", False)):
         accepted = zoo.begin(SERVICE + "ModelMetadata", (b"authorization", b"Bearer " + key))
         assert isinstance(accepted, Accepted)

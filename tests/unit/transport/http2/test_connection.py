@@ -7,7 +7,6 @@ import pytest
 from geartrain.transport.http2.connection import ServerConnection
 from geartrain.transport.http2.interface import (
     BodyReceived,
-    Codec,
     ConnectionEnded,
     ErrorCode,
     Http2Limits,
@@ -48,7 +47,7 @@ def data(stream: int, content: bytes, *, end: bool = False) -> bytes:
 
 
 def test_it_is_a_codec() -> None:
-    codec: Codec = ServerConnection()
+    codec = ServerConnection()
     assert codec.stream_count == 0
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from geartrain.transport.http2.floods import RATES, Bucket, Flood, Rate
 from geartrain.transport.http2.interface import (
     BodyReceived,
     ConnectionEnded,
@@ -15,6 +14,7 @@ from geartrain.transport.http2.interface import (
     RequestReceived,
     StreamAborted,
 )
+from geartrain.transport.http2.streams import RATES, Bucket, Flood, Rate
 from tests.support.http2_rows import (
     ACK,
     CONTINUATION,

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geartrain.transport.http2.faults import ConnectionFaultError
 from geartrain.transport.http2.frames import (
     DATA,
     END_STREAM,
@@ -23,6 +22,7 @@ from geartrain.transport.http2.frames import (
     UNKNOWN,
     VIEW_FROM,
     WINDOW_UPDATE,
+    ConnectionFaultError,
     Frame,
     FrameReader,
     data_header,

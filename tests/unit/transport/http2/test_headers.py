@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geartrain.transport.http2.faults import ConnectionFaultError
+from geartrain.transport.http2.frames import ConnectionFaultError
 from geartrain.transport.http2.headers import (
     HeadReader,
     HeadTooLargeError,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from geartrain.transport.http2.faults import ConnectionFaultError, StreamFaultError
+from geartrain.transport.http2.frames import ConnectionFaultError, StreamFaultError
 from geartrain.transport.http2.interface import UNKNOWN_LENGTH
 from geartrain.transport.http2.streams import Step, Stream, Streams, StreamState
 

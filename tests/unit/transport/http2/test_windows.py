@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.transport.http2.faults import ConnectionFaultError, StreamFaultError
+from geartrain.transport.http2.frames import ConnectionFaultError, StreamFaultError
 from geartrain.transport.http2.interface import ErrorCode
-from geartrain.transport.http2.windows import MAX_WINDOW, ReceiveWindow, SendWindows, grown, shifted
+from geartrain.transport.http2.streams import MAX_WINDOW, ReceiveWindow, SendWindows, grown, shifted
 
 
 def test_credit_is_given_when_half_of_a_window_has_been_used() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.open_inference.api import API
-from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
+from geartrain.transport.open_inference.exchanges import API, ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.routing import Router
 from tests.support.text_models import TextModels

@@ -11,9 +11,16 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.relay import relay as relaying_module
-from geartrain.transport.relay.counts import RelayCounts
-from geartrain.transport.relay.pool import PeerPool, split_address
-from geartrain.transport.relay.relay import MOST_WAITING, NO_RELAY, NOT_HERE, Relay, RelayedRequest
+from geartrain.transport.relay.relay import (
+    MOST_WAITING,
+    NO_RELAY,
+    NOT_HERE,
+    PeerPool,
+    Relay,
+    RelayCounts,
+    RelayedRequest,
+    split_address,
+)
 from geartrain.transport.relay.token import ClusterToken
 from geartrain.transport.wire.exchange import Head, RequestNotes
 

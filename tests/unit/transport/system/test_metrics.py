@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from geartrain.transport.open_inference.api import API
-from geartrain.transport.request_counts import RequestCounts
+from geartrain.transport.open_inference.exchanges import API
+from geartrain.transport.records import RequestCounts
 from geartrain.transport.routing import Router
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.wire.exchange import Answer

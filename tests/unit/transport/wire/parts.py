@@ -7,11 +7,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
-from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Body, BodyReader, Head, Responder
+from geartrain.transport.wire.http1 import Connection, ConnectionState
 from geartrain.transport.wire.limits import WireLimits
-from geartrain.transport.wire.states import ConnectionState
+from geartrain.transport.wire.server import Connections
 
 MAX_BODY = 100_000
 
@@ -319,7 +319,7 @@ class Line:
         self.made = 0
         self.closed = 0
         self.switched: list[bytes] = []
-        self.connection = Connection(context, self)
+        self.connection = Connection(context, cast("Connections", self))
         self.connection.connection_made(self.transport)
 
     @property

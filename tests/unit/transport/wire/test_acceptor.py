@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from geartrain.transport.wire.acceptor import Acceptor
 from geartrain.transport.wire.limits import WireLimits
-from geartrain.transport.wire.registry import Connections
+from geartrain.transport.wire.server import Acceptor, Connections
 from tests.unit.transport.wire.parts import FakeLoop, Line
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.wire.bodies import BufferBudget, LengthFraming, PartsBody, WholeBody, framing
-from geartrain.transport.wire.chunks import ChunkReader
-from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, ClientGoneError
-from geartrain.transport.wire.heads import WireError
+from geartrain.transport.wire.bodies import BufferBudget, ChunkReader, GatheredBody, LengthFraming, PartsBody, framing
+from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Accepted, ClientGoneError, unannounced
+from geartrain.transport.wire.limits import WireError
 
 WANTED = 262_144  # bytes that may wait for a reader
 
@@ -105,24 +105,83 @@ def test_framing_by_length() -> None:
     assert framing(0, 0).is_complete
 
 
+def never(*_: Any) -> Any:
+    raise AssertionError
+
+
+def told(data: Any) -> int:
+    return data[0] if len(data) else UNKNOWN_LENGTH
+
+
+def gathered(*, limit: int = 0, announced: Any = unannounced, memory: memoryview | None = None) -> GatheredBody:
+    """A body of at most 100 bytes."""
+    return GatheredBody(Accepted(never, 100, never, announced=announced), BufferBudget(limit), memory)
+
+
 @pytest.mark.parametrize(
     "pieces", [[], [b""], [b"abc"], [b"", b"abc"], [b"a", b"b", b"", b"c"], [b"ab", b"c"]], ids=repr
 )
-def test_whole_body(pieces: list[bytes]) -> None:
-    body = WholeBody()
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_whole_body(pieces: list[bytes], *, is_placed: bool) -> None:
+    size = len(b"".join(pieces))
+    body, together = (gathered(memory=memoryview(bytearray(size)) if is_placed else None) for _ in range(2))
     for piece in pieces:
         body.take([piece])
-    together = WholeBody()
     together.take(pieces)
+    assert body.size == together.size == size
     assert bytes(body.whole()) == bytes(together.whole()) == b"".join(pieces)
-    assert body.size == together.size == len(b"".join(pieces))
 
 
 def test_a_body_of_one_piece_is_not_copied() -> None:
     piece = b"x" * 1000
-    body = WholeBody()
+    body = gathered()
     body.take([piece])
     assert body.whole() is piece
+
+
+def test_a_body_that_has_been_handed_over_is_not_held() -> None:
+    memory = memoryview(bytearray(4))
+    body = gathered(memory=memory)
+    body.room[:2] = b"ab"
+    body.grow(2)
+    body.take([b"cd"])
+    handed_over: Any = body.whole()
+    assert handed_over is memory
+    assert (bytes(memory), body.whole(), len(body.room)) == (b"abcd", b"", 0)
+
+
+def test_bytes_are_counted_until_the_end() -> None:
+    budget = BufferBudget(0)
+    body = GatheredBody(Accepted(never, 100, never, announced=told), budget)
+    body.take([memoryview(b"\x05ab")])
+    body.take([b"cd"])
+    assert (budget.used, body.is_too_large, body.whole()) == (5, False, b"\x05abcd")
+    assert budget.used == 5, "its exchange has it"
+    body.close()
+    assert budget.used == 0
+
+
+def test_body_that_says_that_it_is_too_large() -> None:
+    body = gathered(announced=told)
+    body.take([b"\xc8"])
+    assert body.is_too_large
+
+
+def test_body_that_becomes_too_large() -> None:
+    body = gathered(announced=told)
+    for _ in range(11):
+        assert not body.is_too_large
+        body.take([b"\0" * 10])
+    assert body.is_too_large
+
+
+def test_body_that_no_memory_holds() -> None:
+    budget = BufferBudget(30)
+    body = GatheredBody(Accepted(never, 100, never, announced=told), budget)
+    with pytest.raises(WireError, match="--max-buffered-size"):
+        body.take([b"\x28ab"])
+    body.close()
+    assert budget.used == 0
 
 
 # in parts

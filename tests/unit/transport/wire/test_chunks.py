@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.transport.wire.chunks import CHUNK_STEPS, ChunkReader, ChunkState
-from geartrain.transport.wire.heads import WireError
-from geartrain.transport.wire.limits import MAX_FIELDS
+from geartrain.transport.wire.bodies import CHUNK_STEPS, ChunkReader, ChunkState
+from geartrain.transport.wire.limits import MAX_FIELDS, WireError
 
 BODY = b'5\r\nhello\r\nA;name="a;b" ; other\r\n, world...\r\n00\r\nTrailer: x\r\nEmpty:\r\n\r\n'
 BEHIND = b"GET / HTTP/1.1\r\n"

@@ -9,9 +9,8 @@ from http import HTTPStatus
 import pytest
 
 from geartrain.transport.wire.exchange import ClientGoneError
-from geartrain.transport.wire.heads import WireError
-from geartrain.transport.wire.limits import WireLimits
-from geartrain.transport.wire.states import ConnectionState
+from geartrain.transport.wire.http1 import ConnectionState
+from geartrain.transport.wire.limits import WireError, WireLimits
 from tests.unit.transport.wire.parts import MAX_BODY, HalfExchange, Line, chunked, get, post, read_answers
 
 State = ConnectionState

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.wire.bodies import BufferBudget, PartsBody
+from geartrain.transport.wire.bodies import BufferBudget, GatheringReader, PartsBody
 from geartrain.transport.wire.exchange import ClientGoneError
-from geartrain.transport.wire.gathering import GatheringReader
 
 
 def make(*pieces: bytes, is_whole: bool = True, limit: int = 0, patience: float = 0) -> GatheringReader:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from geartrain.transport.wire.exchange import Accepted, Answer, keep_nothing
-from geartrain.transport.wire.head_cache import HeadCache, KnownHead, ParsedHeads
-from geartrain.transport.wire.heads import WireError, read_head
-from geartrain.transport.wire.responses import UNREADABLE
-from geartrain.transport.wire.terms import Terms
+from geartrain.transport.wire.heads import HeadCache, KnownHead, ParsedHeads, Terms, read_head
+from geartrain.transport.wire.limits import WireError
+from geartrain.transport.wire.outgoing import UNREADABLE
 from tests.unit.transport.wire.parts import NotedExchange
 
 KNOWN = KnownHead(Accepted(NotedExchange, 10, lambda _: Answer(HTTPStatus.OK)), 2, Terms(), keep_nothing(UNREADABLE))

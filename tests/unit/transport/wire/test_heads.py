@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geartrain.transport.wire.exchange import UNKNOWN_LENGTH
-from geartrain.transport.wire.heads import HeadReader, RequestHead, WireError, read_head
-from geartrain.transport.wire.limits import MAX_FIELDS
+from geartrain.transport.wire.heads import HeadReader, RequestHead, read_head
+from geartrain.transport.wire.limits import MAX_FIELDS, WireError
 
 LIMIT = 1000
 FULL = (

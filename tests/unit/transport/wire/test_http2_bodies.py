@@ -7,13 +7,10 @@ import weakref
 from http import HTTPStatus
 from typing import Any
 
-import pytest
-
 from geartrain.transport.http2.interface import BodyReceived, Event, PingAnswered
 from geartrain.transport.wire.bodies import BufferBudget
-from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Accepted, AcceptedInParts, Answer
-from geartrain.transport.wire.heads import WireError
-from geartrain.transport.wire.http2_bodies import BodyParts, GatheredBody, PiecewiseBody, by_body
+from geartrain.transport.wire.exchange import AcceptedInParts, Answer
+from geartrain.transport.wire.http2_stream import BodyParts, PiecewiseBody, by_body
 
 
 def refuse(_limit: int) -> Answer:
@@ -22,68 +19,6 @@ def refuse(_limit: int) -> Answer:
 
 def never(*_: Any) -> Any:
     raise AssertionError
-
-
-def told(data: Any) -> int:
-    return data[0] if len(data) else UNKNOWN_LENGTH
-
-
-class Gathered:
-    """A body of at most 100 bytes, and the credit that its client has got."""
-
-    def __init__(self, limit: int = 0) -> None:
-        self.credit = 0
-        self.resumed = 0
-        self.budget = BufferBudget(limit)
-        accepted = Accepted(never, 100, refuse, announced=told)
-        self.body = GatheredBody(accepted, self.budget, self._acknowledge, on_memory=self._resume)
-
-    def _acknowledge(self, size: int) -> None:
-        self.credit += size
-
-    def _resume(self) -> None:
-        self.resumed += 1
-
-
-def test_what_has_come_may_be_followed_by_more() -> None:
-    it = Gathered()
-    it.body.take([memoryview(b"\x05ab")], 5)
-    it.body.take([b"cd"], 2)
-    assert (it.credit, it.budget.used, it.body.is_too_large) == (7, 5, False)
-    assert it.body.whole() == b"\x05abcd"
-    it.body.close()
-    assert it.budget.used == 0
-
-
-def test_body_that_says_that_it_is_too_large() -> None:
-    it = Gathered()
-    it.body.take([b"\xc8"], 1)
-    assert it.body.is_too_large
-
-
-def test_body_that_becomes_too_large() -> None:
-    it = Gathered()
-    for _ in range(11):
-        assert not it.body.is_too_large
-        it.body.take([b"\0" * 10], 10)
-    assert it.body.is_too_large
-
-
-def test_client_waits_for_memory() -> None:
-    it = Gathered(limit=50)
-    it.budget.take(45)
-    it.body.take([b"\0" * 10], 10)
-    assert (it.credit, it.body.waits_for_memory) == (0, True)
-    it.budget.give_back(20)
-    assert (it.credit, it.resumed, it.body.waits_for_memory) == (10, 1, False)
-
-
-def test_body_that_no_memory_holds() -> None:
-    it = Gathered(limit=30)
-    with pytest.raises(WireError, match="--max-buffered-size"):
-        it.body.take([b"\x28ab"], 3)
-    it.body.close()
-    assert it.budget.used == 0
 
 
 async def test_client_waits_for_the_reader() -> None:

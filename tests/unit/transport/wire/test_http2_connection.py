@@ -17,14 +17,11 @@ import pytest
 from geartrain.transport.http2.interface import PREFACE
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import NO_RECORD, Answer, ClientGoneError
-from geartrain.transport.wire.http2_output import HELD
-from geartrain.transport.wire.http2_states import HTTP2_STEPS, STREAM_STEPS, Http2State, StreamState
+from geartrain.transport.wire.http2_connection import PING_TIMEOUT
+from geartrain.transport.wire.http2_output import HELD, HTTP2_STEPS, STREAM_STEPS, Http2State, StreamState
 from geartrain.transport.wire.http2_stream import Http2Stream
-from geartrain.transport.wire.http2_timeouts import PING_TIMEOUT
-from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
-from geartrain.transport.wire.pace import LINGER
-from geartrain.transport.wire.registry import Connections
-from geartrain.transport.wire.timeouts import Sweep
+from geartrain.transport.wire.limits import LEAST_BODY, LINGER, WireLimits
+from geartrain.transport.wire.server import Connections, Sweep
 from tests.unit.transport.wire.parts import (
     MAX_BODY,
     FakeLoop,

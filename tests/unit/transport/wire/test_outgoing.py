@@ -11,9 +11,9 @@ import pytest
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import NO_RECORD, Answer, ClientGoneError
+from geartrain.transport.wire.heads import Terms
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.outgoing import GATHERED, BodyStream, Outgoing
-from geartrain.transport.wire.terms import Terms
 from tests.unit.transport.wire.parts import FakeLoop, FakeTransport, NotingHandler, read_answers
 
 LAST = Terms(keeps_alive=False)

@@ -7,11 +7,10 @@ from typing import cast
 
 import pytest
 
-from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
+from geartrain.transport.wire.http1 import Connection, ConnectionState
 from geartrain.transport.wire.limits import WireLimits
-from geartrain.transport.wire.registry import Connections
-from geartrain.transport.wire.states import ConnectionState
+from geartrain.transport.wire.server import Connections
 from tests.unit.transport.wire.parts import FakeLoop, FakeTransport, NotingHandler, read_answers
 
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 import pytest
 
-from geartrain.transport.wire.responses import AnswerHeads, has_body, http_date
+from geartrain.transport.wire.outgoing import AnswerHeads, has_body, http_date
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from geartrain.transport.wire.http1 import ConnectionState
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.server import WireServer
-from geartrain.transport.wire.states import ConnectionState
 from tests.support.servers import PATIENCE, eventually
 from tests.unit.transport.wire.parts import NotedExchange, NotingHandler, get, post, said
 

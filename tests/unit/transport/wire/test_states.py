@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState
+from geartrain.transport.wire.http1 import CONNECTION_STEPS, OVER, ConnectionState
 from tests.unit.transport.wire.parts import Line
 
 

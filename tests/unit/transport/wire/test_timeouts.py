@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
-from geartrain.transport.wire.pace import LINGER
-from geartrain.transport.wire.states import ConnectionState
-from geartrain.transport.wire.timeouts import Sweep
+from geartrain.transport.wire.http1 import ConnectionState
+from geartrain.transport.wire.limits import LEAST_BODY, LINGER, WireLimits
+from geartrain.transport.wire.server import Sweep
 from tests.unit.transport.wire.parts import FakeLoop, Line, NotingHandler, chunked, get, post
 
 _OK = HTTPStatus.OK

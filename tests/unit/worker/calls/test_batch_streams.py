@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from geartrain import ConcatenateIterator, ItemError, Path, batch_item, batched, current_scope
+from geartrain.domain.predictions.calls import Succeeded
 from geartrain.ipc import messages as m
 from geartrain.ipc.shared_memory import MemoryRegion
-from geartrain.worker.calls import logs
 from tests.support.batch_worker import Answers, Item, Worker, nested, rows, texts
 
 Nd = np.ndarray
@@ -44,7 +44,7 @@ def test_each_request_gets_its_part_of_every_yield() -> None:
     answers = ask(count, texts("2", "0", "4"))
     assert answers.chunks == {0: ["20", "21"], 2: ["40", "41", "42", "43"]}
     assert set(answers.ends) == {0, 1, 2}
-    assert all(isinstance(end, m.Done) and end.is_stream and end.output is None for end in answers.ends.values())
+    assert all(isinstance(end, Succeeded) and end.output is None for end in answers.ends.values())
     assert answers.lasts == [True]
 
 
@@ -96,7 +96,7 @@ def test_large_tensors_in_a_stream() -> None:
     up = MemoryRegion.create()
     memory = m.SlotMemory(up.path, (up.path,))
     answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
-    assert [type(each.output) for each in answers.reports if isinstance(each, m.Output)] == [m.InMemory, m.InMemory]
+    assert dict(answers.ways) == {0: ["memory"], 1: ["memory"]}
     assert [len(each.reports) for each in answers.frames] == [2, 2], "both chunks in one frame, and both ends"
     assert answers.chunks[0][0]["output"].shape == (2, 20000)
     assert answers.chunks[1][0]["output"].tolist() == [[3.0] * 20000]
@@ -347,7 +347,7 @@ def test_async_tasks_write_for_their_own_request() -> None:
 
 
 def test_each_request_has_its_limit_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LOGS", 100)
+    monkeypatch.setattr("geartrain.worker.calls.reports.MAX_LOGS", 100)
 
     def run(texts: list[str]) -> list[str]:
         with batch_item(1):

@@ -413,7 +413,7 @@ def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[
     memory = m.SlotMemory(down.path, (up.path,))
     answers = Worker(Spy(large).run).ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
     assert len(answers.frames) == 1
-    assert [type(end.output) for end in answers.reports if isinstance(end, m.Done)] == [m.InMemory, m.InMemory]
+    assert [answers.ways[index] for index in range(2)] == [["memory"], ["memory"]]
     assert_same(answers.outputs[1]["output"], np.repeat(np.array([[2.5], [3.5]], np.float32), 40000, axis=1))
     assert up.is_free()
     assert down.is_free(), "the worker has let go of the input"
@@ -424,7 +424,7 @@ def test_shared_memory_and_json_in_one_batch(regions: tuple[MemoryRegion, Memory
     items = [*rows(np.array([1], np.float32)), *nested(np.array([2], np.float32))]
     memory = m.SlotMemory(up.path, (up.path,))
     answers = Worker(Spy(large).run).ask_all([items], shared=up, memory=memory)[0]
-    assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.Inline]
+    assert [answers.ways[index] for index in range(2)] == [["memory"], ["message"]]
     assert answers.lasts == [True]
     assert answers.outputs[0]["output"].shape == (1, 40000)
     assert answers.outputs[1] == [[2.0] * 40000]
@@ -438,7 +438,7 @@ def test_outputs_above_the_limit_travel_in_several_frames_and_in_files(tmp_path:
 
     answers = Spy(run).ask(texts(*"abcde"), output_dir=str(tmp_path))
     assert [len(answers.outputs[index]) for index in range(5)] == sizes
-    assert [type(answers.payloads[index][0]) for index in range(5)] == [m.Inline] * 3 + [m.InFile, m.Inline]
+    assert [answers.ways[index] for index in range(5)] == [["message"]] * 3 + [["file"], ["message"]]
     assert list(tmp_path.glob("*/*")) == [], "each file is deleted by whoever reads it"
     assert answers.lasts.count(True) == 1
     assert answers.lasts[-1]
@@ -454,7 +454,7 @@ def test_tensors_beyond_shared_memory(tmp_path: PlainPath, regions: tuple[Memory
     memory = m.SlotMemory(up.path, (up.path,))
     worker = Worker(Spy(run).run)
     answers = worker.ask_all([items], shared=up, memory=memory, output_dir=str(tmp_path))[0]
-    assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.InFile]
+    assert [answers.ways[index] for index in range(2)] == [["memory"], ["file"]]
     assert answers.lasts == [True]
 
 
@@ -508,7 +508,7 @@ def test_plain_outputs_of_any_kind_go_in_one_message() -> None:
 
     answers = Worker(batched(run)).ask(texts(*"abcdef"))
     assert answers.outputs == dict(enumerate(values))
-    assert answers.payloads[4] == [m.Inline(b'{"a":{},"b":[1]}')]
+    assert answers.texts[4] == [b'{"a":{},"b":[1]}']
     assert answers.lasts == [True]
 
 
@@ -609,7 +609,7 @@ def test_every_request_of_any_batch_gets_its_own_rows(requests: list[tuple[int, 
 def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
     script = (
         "import sys; from geartrain import batched\n"
-        "from geartrain.worker.calls import batch_codec, tools\n"
+        "from geartrain.worker.calls import batch_codec, call\n"
         "from geartrain.worker.runtime import session\n"
         "from geartrain.worker.loading.batched_signature import read_batched\n"
         "from geartrain.worker.values.outputs import OutputEncoder\n"
@@ -617,7 +617,7 @@ def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
         "def run(x: list[str]) -> list[dict]: ...\n"
         "read = read_batched(run, owner_name='run()', settings={})\n"
         "encoder = OutputEncoder(read[1].output)\n"
-        "tools.tools_of_model(*read, encoder=encoder, router=None, control=None)\n"
+        "call.tools_of_model(*read, encoder=encoder, router=None, control=None)\n"
         "print(*{'numpy', 'torch', 'jaxtyping', 'ml_dtypes'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from geartrain import CancelationException, File, ItemError, Path, batch_item, batched, concurrent, current_scope
+from geartrain.domain.predictions.calls import ItemEnd, ItemEvent, Report, Succeeded
+from geartrain.domain.predictions.events import Log, Metric
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.shared_memory import MemoryRegion
@@ -37,7 +39,11 @@ def ask(run: Callable[..., Any], **values: Any) -> Answers:
 
 def told(answers: Answers) -> list[tuple[list[str], bool]]:
     """The names of the reports of each frame, and whether it says that the slot is idle."""
-    return [([type(report).__name__ for report in frame.reports], frame.idle) for frame in answers.frames]
+    return [([_kind(report) for report in frame.reports], frame.idle) for frame in answers.frames]
+
+
+def _kind(report: Report) -> str:
+    return type(report.event if isinstance(report, ItemEvent) else report.outcome).__name__
 
 
 # one item
@@ -50,9 +56,11 @@ def shout(text: str, times: int = 1) -> str:
 def test_a_small_output_is_one_frame_that_frees_the_slot() -> None:
     (frame,) = ask(shout, text="a", times=2).frames
     (done,) = frame.reports
-    assert isinstance(done, m.Done)
-    assert frame == m.Reports(0, 1, (m.Done(0, m.Inline(b'"AA"'), done.predict_time, is_stream=False),), idle=True)
-    assert 0 < done.predict_time < 60
+    assert isinstance(done, ItemEnd)
+    end = done.outcome
+    assert isinstance(end, Succeeded)
+    assert frame == m.Reports(0, 1, (ItemEnd(0, Succeeded(b'"AA"', end.predict_time)),), idle=True)
+    assert 0 < end.predict_time < 60
 
 
 def test_logs_and_metrics_are_of_the_item_and_come_at_once() -> None:
@@ -62,8 +70,8 @@ def test_logs_and_metrics_are_of_the_item_and_come_at_once() -> None:
         return text
 
     answers = ask(run, text="abc")
-    assert told(answers) == [(["Log"], False), (["Metric"], False), (["Done"], True)]
-    assert answers.reports[:2] == [m.Log(0, "stdout", "hello\n"), m.Metric(0, "size", 3, "replace")]
+    assert told(answers) == [(["Log"], False), (["Metric"], False), (["Succeeded"], True)]
+    assert answers.reports[:2] == [ItemEvent(0, Log("stdout", "hello\n")), ItemEvent(0, Metric("size", 3, "replace"))]
 
 
 def test_an_error_is_one_frame_with_its_traceback() -> None:
@@ -112,10 +120,10 @@ def test_a_stream_is_a_frame_for_each_value_and_one_for_the_end() -> None:
 
     answers = ask(run, text="a")
     assert answers.chunks[0] == ["a", None, "a"]
-    assert told(answers) == [*[(["Output"], False)] * 3, (["Done"], True)]
+    assert told(answers) == [*[(["Output"], False)] * 3, (["Succeeded"], True)]
     (end,) = answers.ends.values()
-    assert isinstance(end, m.Done)
-    assert (end.output, end.is_stream) == (None, True)
+    assert isinstance(end, Succeeded)
+    assert end.output is None
 
 
 def test_a_stream_that_fails_ends_after_its_generator() -> None:
@@ -204,7 +212,7 @@ def test_tensors_of_a_single_call_travel_as_its_item_says() -> None:
     first, second = worker.ask_all([[packed], [Item({"x": [1, 2]})]])
     assert first.outputs[0]["output"].tolist() == [2, 4]
     assert second.outputs[0] == [2, 4]
-    assert told(first) == told(second) == [(["Done"], True)]
+    assert told(first) == told(second) == [(["Succeeded"], True)]
 
 
 @pytest.fixture
@@ -223,7 +231,7 @@ def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(regions: tuple[M
     memory = m.SlotMemory(down.path, (up.path,))
     worker = worker_of(double)
     answers = worker.ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
-    assert type(answers.payloads[0][0]) is m.InMemory
+    assert answers.ways[0] == ["memory"]
     assert answers.outputs[0]["output"].sum() == 100_000
     assert down.is_free(), "the parent may write the next input"
 
@@ -238,8 +246,7 @@ def test_memory_that_the_parent_has_not_read_yet_is_left_alone(regions: tuple[Me
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     memory = m.SlotMemory(down.path, (up.path,))
     answers = worker_of(run).ask_all([items], memory=memory)[0]  # who reads only afterwards
-    payloads = [report.output for report in answers.reports if isinstance(report, m.Output)]
-    assert list(map(type, payloads)) == [m.InMemory, m.Inline]
+    assert [len(frame.shared) for frame in answers.frames] == [1, 0, 0]
     assert bytes(up.view(100)[50:100])  # the first one is still there
     assert not up.is_free()
 
@@ -257,8 +264,8 @@ def test_a_huge_output_is_in_a_file(streams: bool, tmp_path: PlainPath) -> None:
     answers = worker_of(run).ask([Item({"text": "ab"})], output_dir=str(tmp_path))
     found = answers.chunks[0][0] if streams else answers.outputs[0]
     assert found == "ab" * (INLINE_LIMIT // 2 + 1)
-    assert type(answers.payloads[0][0]) is m.InFile
-    assert told(answers)[-1] == (["Done"], True)
+    assert answers.ways[0][0] == "file"
+    assert told(answers)[-1] == (["Succeeded"], True)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -297,10 +304,10 @@ def save(folder: PlainPath, count: int = 1) -> Callable[..., Any]:
 
 def test_files_are_in_the_frame_of_their_output(tmp_path: PlainPath) -> None:
     answers = worker_of(save(tmp_path, 2)).ask([Item({"text": "a"})], output_dir=str(tmp_path))
-    assert told(answers) == [(["FileOutput", "FileOutput", "Done"], True)]
+    assert told(answers) == [(["Succeeded"], True)]
     assert answers.outputs[0] == [file.token for file in answers.files[0]]
     for index, file in enumerate(answers.files[0]):
-        assert (file.item, file.mime_type) == (0, "text/plain")
+        assert file.mime_type == "text/plain"
         assert PlainPath(file.filename).read_text() == f"a{index}.txt"
 
 
@@ -312,7 +319,7 @@ def test_files_of_a_stream_are_in_the_frame_of_their_chunk(tmp_path: PlainPath) 
             yield path
 
     answers = worker_of(run).ask([Item({"text": "a"})], output_dir=str(tmp_path))
-    assert told(answers) == [*[(["FileOutput", "Output"], False)] * 2, (["Done"], True)]
+    assert told(answers) == [*[(["Output"], False)] * 2, (["Succeeded"], True)]
     assert answers.chunks[0] == [file.token for file in answers.files[0]]
 
 
@@ -365,8 +372,8 @@ def test_a_call_of_one_item_has_an_object_as_its_input() -> None:
     one, several = worker.ask_all([texts("a"), texts("b", "c")])
     assert (one.outputs, several.outputs) == ({0: "A"}, {0: "B", 1: "C"})
     assert seen == [(["a"], "item-0"), (["b", "c"], "item-0")]
-    assert told(one) == [(["Done"], True)]
-    assert told(several) == [(["Done", "Done"], True)]
+    assert told(one) == [(["Succeeded"], True)]
+    assert told(several) == [(["Succeeded", "Succeeded"], True)]
 
 
 @pytest.mark.parametrize("takes_singles", [True, False])
@@ -394,7 +401,7 @@ def test_ends_of_all_kinds_share_a_frame() -> None:
         return [ValueError(text) if text == "bad" else text for text in texts]
 
     answers = Worker(run).ask(texts("a", "bad", "c"))
-    assert told(answers) == [(["Done", "Done", "Log", "Failed"], True)]
+    assert told(answers) == [(["Succeeded", "Succeeded", "Log", "Failed"], True)]
 
 
 def test_a_call_whose_items_have_all_failed_frees_its_slot_when_run_is_over() -> None:
@@ -418,7 +425,7 @@ def test_only_the_last_of_several_invocations_frees_the_slot() -> None:
         return texts
 
     answers = Worker(run).ask(texts("a", "b", "c"))
-    assert told(answers) == [(["Done"], False), (["Done"], False), (["Done"], True)]
+    assert told(answers) == [(["Succeeded"], False), (["Succeeded"], False), (["Succeeded"], True)]
 
 
 def test_a_call_of_several_items_of_a_model_without_batches_fails() -> None:
@@ -446,7 +453,7 @@ def test_a_cancel_is_for_one_call() -> None:
 
     worker = worker_of(run)
     first, second = worker.ask_all([[Item({"text": "now"})], [Item({"text": "next"})]])
-    assert told(first) == [(["Log"], False), (["Cancelled"], True)]
+    assert told(first) == [(["Log"], False), (["Canceled"], True)]
     assert first.logs[0] == "interrupted\n"
     assert second.outputs == {0: "next"}
 
@@ -476,7 +483,7 @@ def test_async_calls_are_reported_on_their_own_slots() -> None:
     first, second = worker_of(slow, slots=2).ask_all([[Item({"text": "a"})], [Item({"text": "b"})]])
     assert (first.outputs, second.outputs) == ({0: "A"}, {0: "B"})
     assert (first.frames[0].serial, second.frames[0].serial) == (1, 2)
-    assert told(first) == told(second) == [(["Done"], True)]
+    assert told(first) == told(second) == [(["Succeeded"], True)]
 
 
 def test_async_stream_and_its_cancel() -> None:
@@ -489,7 +496,7 @@ def test_async_stream_and_its_cancel() -> None:
 
     worker = worker_of(run)
     answers = worker.ask([Item({"text": "a"})])
-    assert told(answers) == [(["Output"], False), (["Cancelled"], True)]
+    assert told(answers) == [(["Output"], False), (["Canceled"], True)]
 
 
 def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -> None:

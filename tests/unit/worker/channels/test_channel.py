@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from geartrain.domain.predictions.calls import ItemEvent, Report
+from geartrain.domain.predictions.events import Log, Output
 from geartrain.ipc.framing import FrameReader
-from geartrain.ipc.messages import Inline, Log, Output, Report, Reports, decode_reports
+from geartrain.ipc.messages import Reports, decode_reports
 from geartrain.worker.channels import channel as channels
 from geartrain.worker.channels.channel import Channel
 
@@ -50,11 +52,11 @@ def of_call(report: Report) -> Reports:
 
 
 def chunk(number: int) -> Report:
-    return Output(0, Inline(b"%d" % number))
+    return ItemEvent(0, Output(b"%d" % number, 0))
 
 
 def log(text: str) -> Report:
-    return Log(0, "stdout", text)
+    return ItemEvent(0, Log("stdout", text))
 
 
 def burst(ends: Ends, count: int) -> None:
@@ -113,7 +115,7 @@ def test_frames_of_many_threads_stay_whole_and_in_order(ends: Ends) -> None:
     reports = ends.read(4000)
     for thread in threads:
         thread.join()
-    texts = [report.data for report in reports if isinstance(report, Log)]
+    texts = [report.event.data for report in reports if isinstance(report, ItemEvent) and isinstance(report.event, Log)]
     for name in "ab":
         assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(2000)]
 

@@ -10,9 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from geartrain.worker.channels import wakeup
-from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.wakeup import Adaptive, Blocking, Wakeup, wakeup_of
+from geartrain.worker.channels.channel import Adaptive, Blocking, Channel, Wakeup, _can_spin, wakeup_of
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -85,7 +83,7 @@ def test_it_sleeps_for_a_while_where_others_take_the_processor(pair: Pair, monke
         now[0] += lost[0]
         return b"awake"
 
-    monkeypatch.setattr(wakeup, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("geartrain.worker.channels.channel.time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(Adaptive, "receive_awake", receive_awake)
 
     def is_awake() -> bool:
@@ -185,7 +183,7 @@ def test_only_calls_that_follow_each_other_closely_are_awaited_awake(
 
 def test_the_policy_of_init_says_which(pair: Pair) -> None:
     assert isinstance(wakeup_of("blocking", pair[0]), Blocking)
-    assert isinstance(wakeup_of("adaptive", pair[0]), Adaptive if wakeup._can_spin else Blocking)
+    assert isinstance(wakeup_of("adaptive", pair[0]), Adaptive if _can_spin else Blocking)
 
 
 def test_a_channel_waits_as_it_is_told(pair: Pair) -> None:

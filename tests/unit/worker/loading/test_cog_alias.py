@@ -17,7 +17,7 @@ import pytest
 import geartrain
 from geartrain.authoring.coders import Coder
 from geartrain.authoring.scope import Scope, use_scope
-from geartrain.domain.cog_version import COG_VERSION
+from geartrain.domain.versions import COG_VERSION
 from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadError, load
 

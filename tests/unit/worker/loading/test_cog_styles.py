@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from geartrain.authoring.coders import Coder
-from geartrain.authoring.files import Path
+from geartrain.authoring.values import Path
 from geartrain.project.precheck import precheck
 from geartrain.project.source import find_model
 from geartrain.worker.loading import coders, cog_alias

@@ -9,7 +9,7 @@ import pytest
 
 from geartrain.backends import registry
 from geartrain.backends.interface import Backend, TensorSpec
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.loading.backend_runner import load_backend
 from geartrain.worker.loading.loader import LoadedRunner, LoadError

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from geartrain.worker.loading.model_style import is_for_cog
+from geartrain.worker.loading.loader import is_for_cog
 
 
 def load(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from geartrain import BaseModel, Path
+from geartrain.domain.predictions.calls import FileRef
 from geartrain.domain.signature.types import OutputSpec, TypeSpec
-from geartrain.worker.values.media_types import mime_type_of
-from geartrain.worker.values.output_files import OutputFile
+from geartrain.worker.values.output_files import mime_type_of
 from geartrain.worker.values.outputs import OutputEncoder, OutputError
 
 
@@ -31,11 +31,11 @@ class Encoding:
         self.asked += 1
         return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
-    def __call__(self, value: Any) -> tuple[Any, tuple[OutputFile, ...]]:
+    def __call__(self, value: Any) -> tuple[Any, tuple[FileRef, ...]]:
         encoded = self._encoder.encode(value, self._new_folder)
         return json.loads(encoded.json), encoded.files
 
-    def only(self, value: Any) -> OutputFile:
+    def only(self, value: Any) -> FileRef:
         output, (file,) = self(value)
         assert output == file.token
         return file

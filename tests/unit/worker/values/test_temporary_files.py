@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from geartrain.domain.signature.types import RecordField, TypeSpec
-from geartrain.worker.values import temporary_files
-from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
+from geartrain.worker.values import call_files
+from geartrain.worker.values.call_files import TemporaryFiles, may_hold_files
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def made(path: Path) -> Path:
 
 
 def has_exact_dates() -> bool:
-    clock = temporary_files._FileClock()
+    clock = call_files._FileClock()
     return clock.now() != clock.now()
 
 
@@ -131,7 +131,7 @@ def test_run_that_gives_a_file_twice_is_one_run(temporary: TemporaryFiles, folde
 def test_without_birth_dates_everything_stays(
     temporary: TemporaryFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporary_files, "_birth_time", lambda *_: None)
+    monkeypatch.setattr(call_files, "_birth_time", lambda *_: None)
     run = temporary.begin()
     assert temporary.add(run, made(folder / "a")) == ()
 
@@ -140,7 +140,7 @@ def test_without_exact_dates_a_tick_in_which_another_run_ended_is_left_out(
     temporary: TemporaryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary._clock, "_touch", lambda _: 17)
-    monkeypatch.setattr(temporary_files, "_tick", lambda: 17)
+    monkeypatch.setattr(call_files, "_tick", lambda: 17)
     run = temporary.begin()
     assert run.since == 17
     temporary.end(run)
@@ -175,5 +175,5 @@ def test_types_that_may_hold_files(spec: TypeSpec, may: bool) -> None:
 
 
 def test_delete_never_raises(folder: Path) -> None:
-    temporary_files.delete([str(folder / "missing"), os.sep, str(made(folder / "a"))])
+    call_files.delete([str(folder / "missing"), os.sep, str(made(folder / "a"))])
     assert list(folder.iterdir()) == []

@@ -1,0 +1,329 @@
+"""The bytes of calls on the parent's side: inputs and outputs in messages, in files and in shared memory."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from geartrain.domain.predictions import calls, events
+from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
+from geartrain.domain.tensors.tensor import Buffer, pack, stack
+from geartrain.ipc.body_memory import is_received, received
+from geartrain.ipc.framing import FrameError, frame
+from geartrain.ipc.messages import (
+    CallItem,
+    InMemory,
+    InputPayload,
+    Payload,
+    Predict,
+    Received,
+    Reports,
+    SlotMemory,
+    encode,
+)
+from geartrain.ipc.payload import PayloadReader, PayloadWriter, RegionSource, region_of
+from geartrain.ipc.shared_memory import HEADER, MemoryRegion, kept_by_each, watchable
+
+
+class WorkerFolder:
+    """The folder is made at once, and removed by `close` as soon as none of its output files is being read.
+
+    A worker puts each output file into a folder of its own in `outputs`, so that the file can keep its name.
+    """
+
+    def __init__(self) -> None:
+        self._path = Path(tempfile.mkdtemp(prefix="geartrain-"))
+        self._outputs = self._path / "outputs"
+        self._outputs.mkdir()
+        self.outputs = str(self._outputs)  # the worker's folder of output files
+        self._numbers = itertools.count(1)
+        self._lent: set[str] = set()
+        self._closed = False
+
+    def new_input(self) -> Path:
+        """A file for an input; it does not exist yet, and the worker deletes it when it has read it."""
+        return self._path / f"input-{next(self._numbers)}.json"
+
+    def lend(self, file: FileRef) -> None:
+        """An output file is about to be read: it stays until it is discarded, also when the worker has died."""
+        self._lent.add(file.filename)
+
+    def discard(self, files: Iterable[FileRef]) -> None:
+        """Remove output files: they have been read, or are not needed. Files outside of this folder are left alone."""
+        for file in files:
+            folder = Path(file.filename).parent
+            if folder.parent == self._outputs and folder.name != "..":
+                shutil.rmtree(folder, ignore_errors=True)
+            self._lent.discard(file.filename)
+        if self._closed and not self._lent:
+            self._remove()
+
+    def close(self, *, now: bool) -> None:
+        """Remove everything, because the worker is gone: at once, or when no output file is being read any more."""
+        self._closed = True
+        if now or not self._lent:
+            self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+def delete_temporary_files(paths: Iterable[str]) -> None:
+    """Delete an author's temporary files and then their folders, in the order of a `FileRef`; never raises."""
+    for name in paths:
+        path = Path(name)
+        with suppress(OSError):  # gone already, or a folder that holds something else
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
+
+
+def wants_memory(call: CallInput) -> bool:
+    """Return True if shared memory is worth having for a call: its input is packed, or one long text."""
+    items = call.items
+    return any(item.tensors is not None for item in items) or (len(items) == 1 and len(items[0].input) > LONG_TEXT)
+
+
+def parts_of(call: CallInput) -> Sequence[Buffer]:
+    """Return the input of a call as it travels, in parts; see `Predict`."""
+    if len(call.items) == 1:
+        item = call.items[0]
+        return (item.input,) if item.tensors is None else pack(item.input, item.tensors)
+    json = b"[" + b",".join([item.input for item in call.items]) + b"]"
+    return stack(json, [item.tensors for item in call.items if item.tensors is not None])
+
+
+def received_in_place(call: CallInput) -> Received | None:
+    """Return the input of a call as it travels where its body was received, None if it does not lie there.
+
+    It lies there as long as the contents of its tensor are held.
+    """
+    item = call.items[0]
+    tensors = item.tensors
+    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or not is_received(tensors[0].data):
+        return None
+    head, contents = pack(item.input, tensors)
+    return received(contents, bytes(head))
+
+
+def predict_of(
+    call: CallInput, place: tuple[int, int], payload: InputPayload, *, output_dir: str, memory: SlotMemory | None
+) -> Predict:
+    """Return the message that starts a call whose input is `payload`; `place` is its slot and its serial number."""
+    items = call.items
+    # To map costs a call of one more than all that is done for it here.
+    described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
+    slot, serial = place
+    return Predict(call.id, slot, serial, described, payload, output_dir, memory, call.prefetch)
+
+
+def _item(item: ItemInput) -> CallItem:
+    request = item.request
+    return CallItem(
+        item.id,
+        item.rows,
+        item.tensors is not None,
+        item.context,
+        item.parameters,
+        request.request_id,
+        request.traceparent,
+        request.tracestate,
+    )
+
+
+logger = logging.getLogger(__name__)
+
+_FOR_OUTPUTS: Final = 2  # regions: one output may be on its way to a client while the next one is written
+
+
+class SharedSlotMemory:
+    """Regions for inputs and for outputs: made for the first call with tensors, and held as long as the slot."""
+
+    def __init__(self, *, is_possible: bool) -> None:
+        self.is_possible = is_possible  # true if the worker can open what is made here
+        self._kept = kept_by_each(_FOR_OUTPUTS)
+        self._inputs: list[MemoryRegion] = []
+        self._outputs: list[MemoryRegion] = []
+        self._message: SlotMemory | None = None
+
+    def share(self, slots: int) -> None:
+        """Note how many slots the worker has: what stays of their memory when it has been read is bounded."""
+        self._kept = kept_by_each(_FOR_OUTPUTS * slots)
+
+    def inputs(self) -> list[MemoryRegion]:
+        """Return the region for inputs; none if parent and worker cannot share any."""
+        if not self._inputs and self.is_possible:
+            try:
+                self._inputs.append(MemoryRegion.create())
+                for _ in range(_FOR_OUTPUTS):
+                    region = MemoryRegion.create()
+                    self._outputs.append(region)
+                    region.kept = self._kept
+                self._message = SlotMemory(self._inputs[0].path, tuple(region.path for region in self._outputs))
+            except OSError as error:
+                logger.info("tensors travel without shared memory: %s", error)
+                self.close()
+        return self._inputs
+
+    def outputs(self) -> list[MemoryRegion]:
+        """Return the regions for outputs; none before there was a call with tensors."""
+        return self._outputs
+
+    def message(self) -> SlotMemory | None:
+        """Return the message about the memory for the worker; None if parent and worker cannot share any."""
+        self.inputs()
+        return self._message
+
+    def close(self) -> None:
+        """Close the memory, and make no more."""
+        self.is_possible = False
+        for region in (*self._inputs, *self._outputs):
+            region.close()
+        self._inputs, self._outputs, self._message = [], [], None
+
+
+def new_probe() -> MemoryRegion | None:
+    """Return memory for a worker to try whether it can open the parent's; None where there is no such memory."""
+    try:
+        return MemoryRegion.create()
+    except OSError as error:
+        logger.info("tensors travel without shared memory: %s", error)
+        return None
+
+
+_WORTHWHILE: Final = 64 * 1024  # bytes; what is smaller is copied faster
+_NOTHING: Final = memoryview(b"")
+
+
+class LentOutputs:
+    """Reads the outputs of a slot, frame by frame: `read` each one, then `finish`.
+
+    A large one is lent: it is read where it lies, and the region that holds it is free again when no view of it is
+    left. Until then the worker writes to another region, and what it writes there is copied, so that it never waits for
+    a client that is slow to read.
+    """
+
+    def __init__(self, regions: RegionSource) -> None:
+        self._regions = regions
+        self._is_lent = False  # a region is
+        self._watch: weakref.ref[Any]  # of that
+        self._frame = _NOTHING  # source of the lent outputs of the current frame
+        self._copied: list[MemoryRegion] = []  # the region of the frame, if it is not lent
+
+    def read(self, place: InMemory, *, may_lend: bool) -> Buffer:
+        """Return an output. Raises `OSError` if it is not where it is said to be."""
+        begin, end = place.offset, place.offset + place.size
+        region = region_of(self._regions, place.region)
+        if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
+            self._frame = self._lend(region, end)
+        contents = region.view(end)
+        if may_lend and end <= len(self._frame):
+            return self._frame[begin:end]
+        if not self._frame:
+            self._copied = [region]
+        return bytes(contents[begin:])
+
+    def finish(self) -> None:
+        """Let the worker write again where nothing is lent. Harmless if nothing has been read."""
+        self._frame = _NOTHING
+        copied, self._copied = self._copied, []
+        for region in copied:
+            region.free()
+
+    def _lend(self, region: MemoryRegion, size: int) -> memoryview:
+        """Return all that lies in a region, which is `size` bytes or more."""
+        array = watchable(region.memory(size))
+        self._is_lent = True
+        self._watch = weakref.ref(array, lambda _: self._take_back(region))
+        return memoryview(array).cast("B")[HEADER:]
+
+    def _take_back(self, region: MemoryRegion) -> None:
+        """Let the worker write there again. Called by any thread."""
+        with suppress(OSError, ValueError):  # it may have been closed
+            region.free()
+        self._is_lent = False
+
+
+class SlotFiles:
+    """The inputs and outputs of one slot: where they travel, and the files among them."""
+
+    def __init__(self, slot: int, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
+        self._slot = slot  # its number
+        self._memory = memory
+        self.reader = PayloadReader(memory.outputs)
+        self.lent = LentOutputs(memory.outputs)
+        self._writer = PayloadWriter(memory.inputs, folder.new_input)
+        self._folder = folder
+        self.temporary_files: list[str] = []  # the author's own, as `FileRef` has them
+
+    def place(self, call: calls.CallInput, *, may_share: bool) -> InputPayload | None:
+        """Put the input of a call where it travels best, or leave it there; None if it has to go into a file.
+
+        `may_share`: it may go into shared memory. Then no call is on the slot, so the one before has read its input, or
+        never will.
+        """
+        if self._memory.is_possible:
+            received = received_in_place(call)
+            if received is not None:
+                return received
+        return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
+
+    def to_file(self, call: calls.CallInput) -> Payload:
+        """Write the input of a call into a file. Raises `OSError`."""
+        return self._writer.to_file(parts_of(call))
+
+    def message(self, call: calls.CallInput, serial: int, payload: InputPayload, *, packed: bool) -> bytes:
+        """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
+        memory = self._memory.message() if packed else None
+        return frame(
+            encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, memory=memory))
+        )
+
+    def read(self, message: Reports) -> list[calls.Report]:
+        """Return the reports of a frame with their outputs. Some lie in shared memory.
+
+        A chunk of a stream is copied. Raises `FrameError` if an output is not where it is said to be.
+        """
+        found = list(message.reports)
+        try:
+            for index, place in message.shared:
+                match found[index]:
+                    case calls.ItemEvent(item, events.Output(_, position), files):
+                        chunk = bytes(self.lent.read(place, may_lend=False))
+                        found[index] = calls.ItemEvent(item, events.Output(chunk, position), files)
+                    case calls.ItemEnd(item, calls.Succeeded(_, predict_time), files):
+                        output = self.lent.read(place, may_lend=True)
+                        found[index] = calls.ItemEnd(item, calls.Succeeded(output, predict_time), files)
+        except OSError as error:
+            raise FrameError(str(error)) from error
+        self.lent.finish()
+        return found
+
+    def take(self, files: Iterable[FileRef]) -> None:
+        """Take over the files of an output."""
+        for file in files:
+            self._folder.lend(file)
+            self.temporary_files += file.temporary_files
+
+    def discard(self, message: Reports) -> None:
+        """Release the files and the memory of outputs without a reader."""
+        for report in message.reports:
+            self._folder.discard(report.files)
+        for _, place in message.shared[:1]:  # all are in the same region
+            self.reader.discard(place)
+
+    def delete_temporary_files(self) -> None:
+        """Delete what a worker that has died can no longer delete."""
+        temporary_files, self.temporary_files = self.temporary_files, []
+        delete_temporary_files(temporary_files)

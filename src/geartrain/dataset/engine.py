@@ -1,0 +1,292 @@
+"""The flow of rows: read and checked in one thread, run by the model, written in their order in another thread.
+
+Nothing grows with the data set: a few chunks are read ahead, a window of rows is on its way, and rows that wait for a
+slower one before them are bounded by number and by bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from geartrain.dataset.columns import Columns, Row
+from geartrain.dataset.errors import DatasetError
+from geartrain.dataset.results import Result, Tally
+from geartrain.dataset.runs import Runs
+from geartrain.dataset.sinks import Sink
+from geartrain.dataset.sources import Source
+
+_AHEAD: Final = 4  # chunks that are read ahead
+_MOST_BYTES: Final = 256 * 1024**2  # of inputs on their way, and of outputs that wait for a row before them
+_WINDOWS: Final = 8  # so many windows of rows may wait for one before them
+_WRITE: Final = 256  # results that are written at a time, if there are so many
+_PAUSE: Final = 0.05  # seconds that fewer may wait
+
+
+class TooManyErrorsError(DatasetError):
+    """More rows have failed than the caller allows."""
+
+
+class RowSource(NamedTuple):
+    """A data set, and the inputs that its columns are."""
+
+    source: Source
+    columns: Columns
+
+
+class _OnTheirWay:
+    """Rows that are being run: their number, and the bytes of their inputs."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, row: Row) -> None:
+        """Count a row that begins."""
+        self._sizes[row.number] = len(row.input)
+        self.bytes += len(row.input)
+
+    def remove(self, number: int) -> None:
+        """Count a row that has its result; one that never began is ignored."""
+        self.bytes -= self._sizes.pop(number, 0)
+
+
+class _InOrder:
+    """Results in the order of their rows: one that comes early waits for those before it."""
+
+    def __init__(self, following: int) -> None:
+        """`following`: the number of the first row."""
+        self._early: dict[int, Result] = {}
+        self._following = following
+        self.ready: list[Result] = []
+        self.bytes = 0  # of all outputs
+
+    def add(self, result: Result) -> bool:
+        """Take a result; return True if there are more that are ready."""
+        self._early[result.number] = result
+        self.bytes += len(result.output or b"")
+        before = len(self.ready)
+        while (found := self._early.pop(self._following, None)) is not None:
+            self.ready.append(found)
+            self._following += 1
+        return len(self.ready) > before
+
+    def take(self) -> list[Result]:
+        """Return the results that are ready, which `written` has to follow."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    def written(self, results: list[Result]) -> None:
+        """Let go of results."""
+        self.bytes -= sum(len(result.output or b"") for result in results)
+
+
+class Engine:
+    """One run of a data set."""
+
+    def __init__(
+        self,
+        rows: RowSource,
+        runs: Runs,
+        sink: Sink,
+        *,
+        tally: Tally,
+        max_errors: int | None = None,
+        most_rows: int | None = None,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`max_errors`: rows that may fail, None for any number. `most_rows`: those that are run, None for all.
+
+        `on_step` is called when rows have been written.
+        """
+        self._source, self._columns = rows
+        self._runs = runs
+        self._sink = sink
+        self._tally = tally
+        self._max_errors = max_errors
+        self._most_rows = most_rows
+        self._on_step = on_step
+        self._is_stopping = False
+        self._running = _OnTheirWay()
+        self._results = _InOrder(sink.done)
+        self._unwritten = 0  # rows that have begun
+        self._has_room: asyncio.Future[None] | None = None
+        self._has_ready = asyncio.Event()
+        self._is_due = False
+        self._is_read = False
+        self._faults: list[Exception] = []
+        runs.on_fault = self._on_fault
+
+    async def run(self) -> bool:
+        """Run all rows; return False if `stop` has ended it before.
+
+        Raises `DatasetError`, also where the output cannot be written, and whatever keeps rows from being run. What was
+        written before is on the disk then.
+        """
+        with ThreadPoolExecutor(1, "geartrain-rows-read") as reading, ThreadPoolExecutor(1, "geartrain-write") as out:
+            writer = asyncio.ensure_future(self._write_all(out))
+            feeder = asyncio.ensure_future(self._feed(reading))
+            try:
+                await asyncio.wait((writer, feeder), return_when=asyncio.FIRST_EXCEPTION)
+                for task in (writer, feeder):  # the writer first: it knows which row was the first to fail
+                    if task.done():
+                        task.result()
+                await writer
+                await feeder
+            except BaseException:
+                feeder.cancel()
+                self._runs.cancel_waiting()
+                await asyncio.gather(feeder, return_exceptions=True)
+                self._is_read = True
+                self._has_ready.set()
+                await asyncio.gather(writer, return_exceptions=True)
+                await self._close(out, is_whole=False)
+                raise
+            is_whole = not self._is_stopping
+            await self._close(out, is_whole=is_whole)
+            return is_whole
+
+    def stop(self) -> None:
+        """Begin no further rows; those that run end."""
+        self._is_stopping = True
+        self._runs.cancel_waiting()
+        self._make_room()
+
+    # in
+
+    async def _feed(self, threads: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        chunks = self._chunks()
+        ahead = [loop.run_in_executor(threads, next, chunks, None) for _ in range(_AHEAD)]
+        try:
+            while (rows := await ahead.pop(0)) is not None and not self._is_stopping:
+                ahead.append(loop.run_in_executor(threads, next, chunks, None))
+                await self._begin_all(rows)
+            await self._runs.wait_all()
+            self._check_faults()
+        finally:
+            await asyncio.gather(*ahead, return_exceptions=True)
+            self._is_read = True
+            self._has_ready.set()
+
+    async def _begin_all(self, rows: list[Row]) -> None:
+        for row in rows:
+            await self._wait_for_room()
+            if self._is_stopping:
+                return
+            await self._begin(row)
+
+    def _chunks(self) -> Iterator[list[Row]]:
+        """Give rows in lists. Blocks."""
+        number = self._sink.done
+        left = self._most_rows
+        for records in self._source.chunks(number):
+            if left is not None:
+                records = records[:left]  # noqa: PLW2901 - the rest is not wanted
+                left -= len(records)
+            yield [self._columns.row(number + at, record) for at, record in enumerate(records)]
+            number += len(records)
+            if left == 0:
+                return
+
+    async def _begin(self, row: Row) -> None:
+        self._unwritten += 1
+        if row.fault:
+            self._on_result(Result(row.number, row.kept, error=row.fault))
+            return
+        self._running.add(row)
+        await self._runs.begin(row, self._on_result)
+
+    async def _wait_for_room(self) -> None:
+        while not self._is_stopping and self._is_full():
+            self._has_room = asyncio.get_running_loop().create_future()
+            await self._has_room
+            self._check_faults()
+
+    def _is_full(self) -> bool:
+        running, window = self._running, self._runs.window
+        if len(running) >= window or self._unwritten >= _WINDOWS * max(window, _WRITE):
+            return True
+        return len(running) > 0 and max(running.bytes, self._results.bytes) > _MOST_BYTES
+
+    def _on_fault(self, fault: Exception) -> None:
+        self._faults.append(fault)
+        self._make_room()
+
+    def _check_faults(self) -> None:
+        for fault in self._faults:
+            raise fault
+
+    def _make_room(self) -> None:
+        if self._has_room is not None and not self._has_room.done():
+            self._has_room.set_result(None)
+
+    # out
+
+    def _on_result(self, result: Result) -> None:
+        self._running.remove(result.number)
+        if self._results.add(result):
+            if len(self._results.ready) >= _WRITE:
+                self._has_ready.set()
+            elif not self._is_due:
+                self._is_due = True
+                asyncio.get_running_loop().call_later(_PAUSE, self._has_ready.set)
+        if len(self._running) <= self._runs.window * 3 // 4:  # to go on for each row would take longer than the rows
+            self._make_room()
+
+    async def _write_all(self, threads: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_ready.wait()
+            self._has_ready.clear()
+            self._is_due = False
+            while results := self._results.take():
+                count = self._allowed(results)
+                await loop.run_in_executor(threads, self._write, results[:count])
+                self._unwritten -= count
+                self._results.written(results)
+                self._tally.add(results[:count])
+                self._make_room()
+                self._on_step()
+                if count < len(results):
+                    raise self._too_many(results[count])
+            if self._is_read:
+                return
+
+    def _write(self, results: list[Result]) -> None:
+        try:
+            self._sink.write(results)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DatasetError(
+                f"the output cannot be written: {reason}. What is there is whole; see --resume"
+            ) from error
+
+    def _allowed(self, results: list[Result]) -> int:
+        """Return the number of results before the one that is an error too many."""
+        if self._max_errors is not None:
+            left = self._max_errors - self._tally.errors
+            for at, result in enumerate(results):
+                if result.error:
+                    left -= 1
+                    if left < 0:
+                        return at
+        return len(results)
+
+    def _too_many(self, result: Result) -> TooManyErrorsError:
+        allowed = f"more than {self._max_errors} rows have failed" if self._max_errors else "no row may fail"
+        return TooManyErrorsError(f"row {result.number}: {result.error} ({allowed})")
+
+    async def _close(self, threads: ThreadPoolExecutor, *, is_whole: bool) -> None:
+        def close() -> None:
+            try:
+                self._sink.close(is_whole=is_whole)
+            except OSError as error:
+                raise DatasetError(f"the output cannot be written: {error.strerror or error}") from error
+
+        await asyncio.get_running_loop().run_in_executor(threads, close)

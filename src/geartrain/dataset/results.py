@@ -1,0 +1,94 @@
+"""Results of rows, and the account of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.tensors.tensor import Buffer
+
+_SAMPLES: Final = 10_000  # run times that percentiles are made of
+_FAULTS: Final = 5  # different errors that a summary shows
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Result of a row: its output as JSON text, or its error.
+
+    `run_time`: seconds in the model. `metrics`: those that the run has recorded.
+    """
+
+    number: int
+    kept: Mapping[str, Any]
+    output: Buffer | None = None
+    error: str = ""
+    run_time: float = 0.0
+    metrics: Mapping[str, Any] = {}
+
+
+class Tally:
+    """Account of a run: rows, errors, times, tokens. Its size does not grow with the rows."""
+
+    def __init__(self, *, total: int | None, skipped: int = 0) -> None:
+        """`total`: the rows of the data set, if they are known; `skipped`: those that a run before has done."""
+        self.total = total
+        self.skipped = skipped
+        self.rows = 0
+        self.errors = 0
+        self.tokens = {"prompt": 0, "completion": 0}
+        self.faults: dict[str, int] = {}  # different errors, and how many rows have each
+        self.began = time.monotonic()
+        self._times: list[float] = []
+        self._step = 1  # of so many run times one is kept
+
+    def add(self, results: Sequence[Result]) -> None:
+        """Count results."""
+        for result in results:
+            self.rows += 1
+            if result.error:
+                self.errors += 1
+                self._add_fault(result.error)
+            elif self.rows % self._step == 0:
+                self._times.append(result.run_time)
+            if result.metrics:
+                self._add_tokens(result.metrics)
+        if len(self._times) > _SAMPLES:
+            self._times = self._times[::2]
+            self._step *= 2
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end, None where the number of rows is not known."""
+        if self.total is None or not self.rows:
+            return None
+        return max(0, self.total - self.skipped - self.rows) / self.rate
+
+    def percentile(self, share: float) -> float:
+        """Return the run time in seconds that a share of the rows has not exceeded."""
+        times = sorted(self._times)
+        return times[min(len(times) - 1, int(share * len(times)))] if times else 0.0
+
+    def _add_fault(self, error: str) -> None:
+        text = error.partition("\n")[0][:200]
+        if text in self.faults or len(self.faults) < _FAULTS:
+            self.faults[text] = self.faults.get(text, 0) + 1
+
+    def _add_tokens(self, metrics: Mapping[str, Any]) -> None:
+        tokens = metrics.get("tokens")
+        if isinstance(tokens, dict):
+            for kind in self.tokens:
+                count = tokens.get(kind)
+                if isinstance(count, int):
+                    self.tokens[kind] += count

@@ -1,0 +1,492 @@
+"""Outputs of a run: JSON lines in a file or on stdout, or Parquet in a folder of parts.
+
+A sink takes results in the order of the data set. What a manifest says is done is on the disk; all behind it is
+written again by a run that goes on, so every row is there exactly once, whenever a run was cut off.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+import os
+import shutil
+import sys
+import time
+import urllib.parse
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from geartrain.dataset.errors import DatasetError
+from geartrain.dataset.manifest import Manifest, Origin, check_same, read_manifest, sync_folder, write_manifest
+from geartrain.dataset.results import Result
+from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Errors = Literal["column", "skip", "fail"]
+
+_COMMIT: Final = 1.0  # seconds between two commits of JSON lines
+_PART_ROWS: Final = 10_000
+_PART_BYTES: Final = 64 * 1024**2
+_LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
+_FILE_KINDS: Final = frozenset({"path", "file"})
+_EXTENSIONS: Final = {"application/octet-stream": ".bin", "audio/wav": ".wav", "image/webp": ".webp"}
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Sink(ABC):
+    """An output. All of its methods block, and raise `OSError` where it cannot be written."""
+
+    done = 0  # rows of the data set that a run before has done
+
+    @abstractmethod
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results, in the order of their numbers."""
+
+    @abstractmethod
+    def close(self, *, is_whole: bool) -> None:
+        """Have all that was added on the disk. `is_whole`: the data set is at its end."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Destination of an output, and the treatment of one that is there."""
+
+    path: str  # `-` for stdout
+    resume: bool = False
+    resume_changed: bool = False
+    overwrite: bool = False
+    errors: Errors = "column"
+    part_rows: int = _PART_ROWS
+
+
+def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mapping[str, pa.DataType | None]) -> Sink:
+    """Open the output of a run. `kept`: the columns that pass through, with their types where they are known.
+
+    Raises `DatasetError`.
+    """
+    if place.path == "-":
+        return Lines(_Printed(), None, signature.output, place=place)
+    path = Path(place.path).expanduser()
+    is_lines = path.suffix.lower() in _LINES
+    manifest_path = path.with_name(f"{path.name}.progress") if is_lines else path / "_progress.json"
+    manifest = _begin(place, path, manifest_path, origin=origin)
+    try:
+        if is_lines:
+            return Lines(_File(path, manifest), (manifest_path, manifest), signature.output, place=place)
+        return Parts(path, manifest_path, manifest, output=signature.output, place=place, kept=kept)
+    except OSError as error:
+        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _begin(place: Place, path: Path, manifest_path: Path, *, origin: Origin) -> Manifest:
+    """Return the manifest to go on with, or a new one. Raises `DatasetError`."""
+    found = read_manifest(manifest_path)
+    if place.resume or place.resume_changed:
+        if found is None:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise DatasetError(f"{path} is complete, or was not begun by geartrain batch: nothing to go on with")
+            return Manifest(origin)
+        if not place.resume_changed:
+            check_same(found, origin, path=path)
+        return found
+    if place.overwrite:
+        _remove(path)
+        _remove(files_of(path))
+        manifest_path.unlink(missing_ok=True)
+    elif found is not None:
+        raise DatasetError(f"{path} was begun and not ended; go on with --resume, or begin anew with --overwrite")
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise DatasetError(f"{path} is there already; write it anew with --overwrite")
+    return Manifest(origin)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def files_of(path: Path) -> Path:
+    """Return the folder for output files beside an output."""
+    return path.with_name(f"{path.stem}_files") if path.suffix else path / "_files"
+
+
+class Held(Sink):
+    """Results that are kept: of a dry run."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Keep results."""
+        self.results += results
+
+    def close(self, *, is_whole: bool) -> None:
+        """Keep what there is."""
+
+
+# JSON lines
+
+
+class _Printed:
+    """Lines on stdout."""
+
+    def write(self, data: bytes) -> None:
+        """Print lines."""
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def sync(self) -> int:
+        """Do nothing more: there is no way back."""
+        return 0
+
+    def close(self) -> None:
+        """Leave stdout open."""
+
+
+class _File:
+    """Lines in a file, from the end of those that count."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = path.open("r+b" if path.exists() else "x+b")
+        self._file.truncate(manifest.size)
+        self._file.seek(manifest.size)
+        sync_folder(path.parent)
+
+    def write(self, data: bytes) -> None:
+        """Add lines."""
+        self._file.write(data)
+
+    def sync(self) -> int:
+        """Have all lines on the disk; return the size of the file."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Lines(Sink):
+    """A JSON object for each row: `row`, the kept columns, and `output` or `error`."""
+
+    def __init__(
+        self, target: _File | _Printed, state: tuple[Path, Manifest] | None, output: OutputSpec, *, place: Place
+    ) -> None:
+        """`state`: the manifest, where there is one."""
+        self._target = target
+        self._state = state
+        self._errors = place.errors
+        self.done = 0 if state is None else state[1].rows
+        self._files = _Files(None if place.path == "-" else Path(place.path).expanduser(), output)
+        self._committed = time.monotonic()
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Write a line for each result, and commit from time to time."""
+        lines = bytearray()
+        for result in results:
+            if result.error and self._errors == "skip":
+                continue
+            line: dict[str, Any] = {"row": result.number, **result.kept}
+            if result.error:
+                line["error"] = result.error
+            else:
+                line["output"] = msgspec.Raw(self._files.saved(result) or b"null")
+            lines += _encode(line) + b"\n"
+        self._target.write(bytes(lines))
+        if self._state is not None and results:
+            manifest = self._state[1]
+            manifest.rows = results[-1].number + 1
+            manifest.errors += sum(1 for result in results if result.error)
+            if time.monotonic() - self._committed > _COMMIT:
+                self._commit()
+
+    def close(self, *, is_whole: bool) -> None:
+        """Commit; a whole output needs its manifest no longer."""
+        try:
+            if self._state is not None:
+                self._commit()
+                if is_whole:
+                    self._state[0].unlink(missing_ok=True)
+        finally:
+            self._target.close()
+
+    def _commit(self) -> None:
+        if self._state is not None:
+            path, manifest = self._state
+            manifest.size = self._target.sync()
+            write_manifest(path, manifest)
+            self._committed = time.monotonic()
+
+
+# Parquet
+
+
+class Parts(Sink):
+    """A folder of Parquet files, each written as a whole.
+
+    A part ends after a number of rows, or of bytes, so a run that was cut off makes the same parts as one that was not.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest_path: Path,
+        manifest: Manifest,
+        *,
+        output: OutputSpec,
+        place: Place,
+        kept: Mapping[str, pa.DataType | None],
+    ) -> None:
+        try:
+            import pyarrow  # noqa: F401 - only whether it is there
+        except ImportError:
+            raise DatasetError("Parquet needs pyarrow: pip install 'geartrain[data]'; or write FILE.jsonl") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._manifest_path, self._manifest = manifest_path, manifest
+        self._errors = place.errors
+        self._part_rows = place.part_rows
+        self._files = _Files(folder, output)
+        self._output = output
+        self._kept = dict(kept)
+        self._held: list[Result] = []
+        self._size = 0
+        self.done = manifest.rows
+        for path in folder.glob("part-*.parquet"):
+            if int(path.stem.removeprefix("part-")) >= manifest.parts:
+                path.unlink()
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Hold results until there is a part of them."""
+        for result in results:
+            self._held.append(result)
+            self._size += len(result.output or b"")
+            if len(self._held) >= self._part_rows or self._size >= _PART_BYTES:
+                self._write_part()
+
+    def close(self, *, is_whole: bool) -> None:
+        """Write the last part, if the data set is at its end; rows of an unfinished part are run again."""
+        if is_whole:
+            if self._held or not self._manifest.parts:
+                self._write_part()
+            self._manifest_path.unlink(missing_ok=True)
+
+    def _write_part(self) -> None:
+        import pyarrow.parquet as pq
+
+        results, self._held, self._size = self._held, [], 0
+        manifest = self._manifest
+        table = self._table([each for each in results if not (each.error and self._errors == "skip")])
+        path = self._folder / f"part-{manifest.parts:05}.parquet"
+        temporary = self._folder / "_part.tmp"
+        with temporary.open("wb") as file:
+            pq.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        manifest.parts += 1
+        if results:
+            manifest.rows = results[-1].number + 1
+        manifest.errors += sum(1 for result in results if result.error)
+        write_manifest(self._manifest_path, manifest)
+
+    def _table(self, results: Sequence[Result]) -> pa.Table:
+        import pyarrow as pa
+
+        outputs, errors = [], []
+        kind, read = arrow_type(self._output)
+        for result in results:
+            error, value = result.error, None
+            if not error:
+                try:
+                    value = read(self._files.saved(result) or b"null")
+                    if _may_not_fit(value):
+                        pa.scalar(value, kind)
+                except (pa.ArrowException, ValueError, TypeError, OverflowError) as fault:
+                    error, value = f"the output does not fit its column: {fault}", None
+            outputs.append(value)
+            errors.append(error or None)
+        names, columns = ["row"], [pa.array([each.number for each in results], pa.int64())]
+        for name, known in self._kept.items():
+            names.append(name)
+            columns.append(self._kept_column(name, known, results))
+        names += ["output", "error"]
+        columns += [pa.array(outputs, kind), pa.array(errors, pa.string())]
+        return pa.table(columns, names=names)
+
+    def _kept_column(self, name: str, known: pa.DataType | None, results: Sequence[Result]) -> pa.Array:
+        """Return the values of a column that passes through, of the type that the first part has found for it."""
+        import pyarrow as pa
+
+        values = [_plain(result.kept.get(name)) for result in results]
+        if known is not None:
+            return pa.array(values, known)
+        types = self._manifest.types
+        kind = types.setdefault(name, _name_of_type(values))
+        try:
+            if kind != "json":
+                return pa.array(values, kind)
+        except (pa.ArrowException, TypeError):
+            raise DatasetError(
+                f"the column {name!r} has values of several types ({kind} at first): write FILE.jsonl, or leave it out "
+                "of --keep"
+            ) from None
+        return pa.array([None if value is None else _encode(value).decode() for value in values], pa.string())
+
+
+def arrow_type(output: OutputSpec) -> tuple[pa.DataType, Callable[[bytes], Any]]:
+    """Return the type of the column for outputs, and the function from their JSON text to its values.
+
+    What Arrow has no type for stays JSON text.
+    """
+    import pyarrow as pa
+
+    kind = _arrow_type(output.type)
+    if output.mode == "concatenate":
+        return pa.string(), lambda text: "".join(map(str, _decode(text) or ()))
+    if output.mode == "iterator":
+        kind = None if kind is None else pa.list_(kind)
+    if kind is None:
+        return pa.string(), lambda text: bytes(text).decode()
+    return kind, _decode
+
+
+def _arrow_type(spec: TypeSpec) -> pa.DataType | None:
+    import pyarrow as pa
+
+    simple = {
+        "string": pa.string(),
+        "secret": pa.string(),
+        "path": pa.string(),
+        "file": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "boolean": pa.bool_(),
+    }
+    if spec.kind in simple:
+        return simple[spec.kind]
+    if spec.kind == "array" and spec.items is not None:
+        items = _arrow_type(spec.items)
+        return None if items is None else pa.list_(items)
+    if spec.kind == "record" and spec.fields:
+        fields = [(field.name, _arrow_type(field.type)) for field in spec.fields]
+        known = [(name, kind) for name, kind in fields if kind is not None]
+        return pa.struct(known) if len(known) == len(fields) else None
+    if spec.kind == "tensor" and not spec.variadic and spec.datatype in _TENSORS:
+        made = _TENSORS[spec.datatype](pa)
+        for size in reversed(spec.shape):
+            made = pa.list_(made, size) if size > 0 else pa.list_(made)
+        return made
+    return None
+
+
+_TENSORS: Final[dict[str, Callable[[Any], Any]]] = {
+    "FP32": lambda pa: pa.float32(),
+    "FP64": lambda pa: pa.float64(),
+    "INT8": lambda pa: pa.int8(),
+    "INT16": lambda pa: pa.int16(),
+    "INT32": lambda pa: pa.int32(),
+    "INT64": lambda pa: pa.int64(),
+    "UINT8": lambda pa: pa.uint8(),
+    "UINT16": lambda pa: pa.uint16(),
+    "UINT32": lambda pa: pa.uint32(),
+    "UINT64": lambda pa: pa.uint64(),
+    "BOOL": lambda pa: pa.bool_(),
+}
+
+
+def _may_not_fit(value: Any) -> bool:
+    """True for values whose type does not say that they fit: numbers beyond 64 bits, and all that is nested."""
+    return isinstance(value, int | list | dict)
+
+
+def _plain(value: Any) -> Any:
+    return _decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def _name_of_type(values: Sequence[Any]) -> str:
+    """Return the name of the type that all values have; `json` where they have none in common."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} and float in kinds:
+        return "float64"
+    if len(kinds) != 1:
+        return "json" if kinds else "string"
+    return {int: "int64", str: "string", bool: "bool"}.get(kinds.pop(), "json")
+
+
+# output files
+
+
+class _Files:
+    """Saves the files of outputs beside the output, and puts their paths in place of their URLs."""
+
+    def __init__(self, path: Path | None, output: OutputSpec) -> None:
+        """`path` None: they stay URLs."""
+        self._path = path
+        self._output = output
+        self._can_have = path is not None and _may_have_files(output.type)
+
+    def saved(self, result: Result) -> bytes | None:
+        """Return the output of a result with its files saved."""
+        if result.output is None:
+            return None
+        text = bytes(result.output)
+        if not self._can_have or b'"data:' not in text:
+            return text
+        value = _decode(text)
+        stem = f"{result.number:08}"
+        if self._output.mode != "value" and isinstance(value, list):
+            return _encode([self._replace(each, self._output.type, f"{stem}.{at}") for at, each in enumerate(value)])
+        return _encode(self._replace(value, self._output.type, stem))
+
+    def _replace(self, value: Any, spec: TypeSpec, stem: str) -> Any:
+        if isinstance(value, str) and spec.kind in _FILE_KINDS and value.startswith("data:"):
+            return self._save(value, stem)
+        if isinstance(value, list) and spec.items is not None:
+            return [self._replace(each, spec.items, f"{stem}.{at}") for at, each in enumerate(value)]
+        if isinstance(value, dict):
+            types = {field.name: field.type for field in spec.fields}
+            return {
+                name: self._replace(each, types[name], f"{stem}.{name}") if name in types else each
+                for name, each in value.items()
+            }
+        return value
+
+    def _save(self, url: str, stem: str) -> str:
+        """Write a file; return its path, relative to the folder of the output."""
+        assert self._path is not None  # noqa: S101 - `_can_have` says so
+        head, _, data = url.partition(",")
+        media_type = head.removeprefix("data:").partition(";")[0] or "application/octet-stream"
+        extension = _EXTENSIONS.get(media_type) or mimetypes.guess_extension(media_type) or ".bin"
+        try:
+            content = (
+                base64.b64decode(data, validate=True)
+                if head.endswith(";base64")
+                else urllib.parse.unquote_to_bytes(data)
+            )
+        except binascii.Error as error:
+            raise DatasetError(f"row {stem}: the file in the output cannot be read: {error}") from error
+        folder = files_of(self._path)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{stem}{extension}"
+        path.write_bytes(content)
+        return str(path.relative_to(self._path if self._path.is_dir() else self._path.parent))
+
+
+def _may_have_files(spec: TypeSpec) -> bool:
+    return (
+        spec.kind in _FILE_KINDS
+        or (spec.items is not None and _may_have_files(spec.items))
+        or any(_may_have_files(field.type) for field in spec.fields)
+    )

@@ -1,0 +1,184 @@
+"""The warm-up of a worker: example inputs that it runs after its setup, before it takes predictions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from geartrain.domain.errors import FieldError, GeartrainError
+from geartrain.domain.predictions.batching import BatchItems
+from geartrain.domain.predictions.calls import (
+    CallInput,
+    Canceled,
+    Failed,
+    ItemEnd,
+    ItemEvent,
+    ItemInput,
+    WorkerInfo,
+)
+from geartrain.domain.predictions.events import Log, LogSource
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
+from geartrain.domain.signature.validation import InputValidator
+from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
+
+_SLOT: Final = 0
+
+OnLog = Callable[[LogSource, str], None]
+"""Receives the text that an example writes to a stream."""
+
+
+class WarmUpError(Exception):
+    """A worker could not run an example, or settings do not fit it; the message names what it is and says why."""
+
+
+class Examples(msgspec.Struct, frozen=True):
+    """Inputs that an author has written down, each a JSON object in UTF-8. Paths of files are relative to `root`.
+
+    Attributes:
+        inputs: those of the warm-up, which each worker runs.
+        root: the folder of the version.
+        origin: the name of the file that has them.
+        shown: those for people, which nothing runs.
+        folder: the folder of the model, which has its versions where there are several.
+    """
+
+    inputs: tuple[bytes, ...] = ()
+    root: Path = Path()
+    origin: str = "geartrain.yaml"
+    shown: tuple[bytes, ...] = ()
+    folder: Path = Path()
+
+
+NO_EXAMPLES: Final = Examples()
+
+
+class _Example(NamedTuple):
+    id: str  # of its call
+    place: str  # in which file it is, for errors
+    input: bytes
+
+
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
+    """The examples of one model, what its input files need, and its settings that have to fit its signature."""
+
+    examples: Examples
+    openai: OpenAISettings = USUAL_OPENAI
+    input_files: Callable[[Signature], InputFilesPort]
+    new_folder: Callable[[], FolderPort]
+
+    def check(self, signature: Signature) -> None:
+        """Raise `WarmUpError` for what does not fit the signature, or an example whose file is not there."""
+        if self.openai is not USUAL_OPENAI:
+            from geartrain.domain.signature.openai_model import misfit  # late: few models have such settings
+
+            fault = misfit(signature, self.openai)
+            if fault:
+                raise WarmUpError(fault)
+        validator = InputValidator(signature)
+        files = self._files(signature, validator)
+        for example in (*self._named(), *self._shown()):
+            try:
+                errors = validator.check(example.input)
+                if files is not None and not errors:
+                    errors = files.check(msgspec.json.decode(example.input))
+            except GeartrainError as error:
+                raise WarmUpError(f"{example.place}: {error}") from error
+            if errors:
+                raise WarmUpError(f"{example.place} does not fit the model: {_listed(errors)}")
+
+    async def run(self, worker: WorkerPort, info: WorkerInfo, on_log: OnLog) -> None:
+        """Run the examples, one after the other; `on_log` receives their output. Raises `WarmUpError`."""
+        files = self._files(info.signature, InputValidator(info.signature))
+        for example in self._named():
+            values: dict[str, Any] = msgspec.json.decode(example.input)
+            if files is None or not files.needed(values):
+                await _run_one(example, worker, info=info, on_log=on_log)
+                continue
+            folder = self.new_folder()
+            try:
+                fetched = msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
+                await _run_one(example._replace(input=fetched), worker, info=info, on_log=on_log)
+            finally:
+                await folder.remove()
+
+    def _named(self) -> Iterator[_Example]:
+        for index, example in enumerate(self.examples.inputs):
+            yield _Example(f"warmup[{index}]", f"`warmup[{index}]` in {self.examples.origin}", example)
+
+    def _shown(self) -> Iterator[_Example]:
+        for index, example in enumerate(self.examples.shown):
+            yield _Example(f"examples[{index}]", f"`examples[{index}]` in {self.examples.origin}", example)
+
+    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort | None:
+        return self.input_files(signature) if validator.file_fields else None
+
+
+async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
+    try:
+        return await files.fetch(values, folder.path)
+    except Exception as error:
+        raise WarmUpError(f"{place}: {error}") from error
+
+
+async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, on_log: OnLog) -> None:
+    rows = 1
+    if info.batching is not None:
+        try:
+            rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
+        except GeartrainError as error:
+            raise WarmUpError(f"{example.place}: {error.reason}") from error
+    call = _ExampleCall(worker, on_log)
+    worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
+    await call.is_over.wait()
+    if call.fault:
+        raise WarmUpError(f"{example.place} could not be run: {call.fault}")
+
+
+class _ExampleCall:
+    """The listener of one example. Its outputs are thrown away; `fault` says why it failed, empty if it did not."""
+
+    def __init__(self, worker: WorkerPort, on_log: OnLog) -> None:
+        self.is_over = asyncio.Event()
+        self.fault = ""
+        self._worker = worker
+        self._on_log = on_log
+
+    def on_begin(self) -> None:
+        """Ignore the beginning: it has no waiter."""
+
+    def on_unstarted(self) -> None:
+        """The worker has died before."""
+        self._fail("the worker died before the run began")
+
+    def on_event(self, report: ItemEvent) -> None:
+        """Throw an output away; printed text belongs to the setup."""
+        self._worker.discard(report.files)
+        if isinstance(report.event, Log):
+            self._on_log(report.event.source, report.event.data)
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """Throw the output away; the example is over when the slot is free."""
+        for end in ends:
+            self._worker.discard(end.files)
+            if isinstance(end.outcome, Failed):
+                self._fail(end.outcome.error)
+            elif isinstance(end.outcome, Canceled):
+                self._fail("the run was canceled")
+        if idle:
+            self.is_over.set()
+
+    def on_idle(self) -> None:
+        """It is over."""
+        self.is_over.set()
+
+    def _fail(self, fault: str) -> None:
+        self.fault = fault
+        self.is_over.set()
+
+
+def _listed(errors: Sequence[FieldError]) -> str:
+    return "; ".join(error.sentence for error in errors)

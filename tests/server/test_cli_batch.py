@@ -1,0 +1,449 @@
+"""`geartrain batch`: a real command, real workers, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from geartrain.dataset.records import MAX_ROW
+from tests.support.disks import small_disk
+from tests.support.s3_server import running_s3
+from tests.support.servers import PATIENCE, ServerProcess, write_model
+
+SHOUT = """
+    def run(text: str, times: int = 1) -> str:
+        if text == "raise":
+            raise ValueError("not this one")
+        return text.upper() * times
+    """
+BATCHED = """
+    from geartrain import batched
+
+    class Runner:
+        @batched(max_size=16)
+        def run(self, x: list[float]) -> list[float]:
+            return [2 * each for each in x]
+    """
+DEADLY = """
+    import os
+    from geartrain import batched
+
+    class Runner:
+        @batched(max_size=8)
+        def run(self, x: list[int]) -> list[int]:
+            if 13 in x:
+                os._exit(3)
+            return [each + 1 for each in x]
+    """
+PICTURE = """
+    from geartrain import BaseRunner, Path
+
+    class Runner(BaseRunner):
+        def run(self, image: Path) -> Path:
+            out = Path("made.txt")
+            out.write_bytes(image.read_bytes()[::-1])
+            return out
+    """
+SLOW = """
+    import time
+
+    def run(n: int) -> int:
+        time.sleep(0.002)
+        return n * n
+    """
+
+Batch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(*arguments: str | pathlib.Path) -> list[str]:
+    return [sys.executable, "-m", "geartrain", "batch", *map(str, arguments)]
+
+
+@pytest.fixture
+def batch(tmp_path: pathlib.Path) -> Batch:
+    """Run the command in the test's folder."""
+
+    def run(*arguments: str | pathlib.Path, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            input=stdin,
+            env={**os.environ, **variables},
+            timeout=PATIENCE,
+        )
+
+    return run
+
+
+def write_lines(path: pathlib.Path, rows: Sequence[Any]) -> pathlib.Path:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def read_lines(text: str | pathlib.Path) -> list[dict[str, Any]]:
+    if isinstance(text, pathlib.Path):
+        text = text.read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# rows in, rows out
+
+
+def test_rows_by_name_in_their_order_with_errors_in_their_lines(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    rows = [
+        {"text": "a", "id": 7},
+        {"text": "b", "times": 2, "id": None},
+        "",
+        {"word": "c"},
+        "no json",
+        "[1]",
+        {"text": 5},
+        {"text": "raise", "id": "x"},
+        {"text": "ü", "times": None},
+    ]
+    done = batch("m", write_lines(tmp_path / "in.jsonl", rows), "--keep", "key=id")
+    assert done.returncode == 0
+    found = read_lines(done.stdout)
+    assert [row["row"] for row in found] == list(range(8))  # the empty line is none
+    assert [row.get("output") for row in found] == ["A", "BB", None, None, None, None, None, "Ü"]
+    assert [row.get("key") for row in found] == [7, None, None, None, None, None, "x", None]
+    errors = [row.get("error", "") for row in found]
+    assert errors[2] == 'missing required input "text"'
+    assert "no JSON" in errors[3]
+    assert "object" in errors[4]
+    assert errors[5] == 'text: 5 is not of type "string"'
+    assert errors[6] == "ValueError: not this one"
+    summary = json.loads(done.stderr.splitlines()[-1])
+    assert (summary["event"], summary["rows"], summary["errors"]) == ("done", 8, 5)
+
+
+def test_texts_of_a_table_become_the_types_of_the_inputs(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    table = tmp_path / "in.csv"
+    table.write_bytes(b'\xef\xbb\xbfbody,times,id\r\n"a ""b""\nc",2,1\r\nd,,2\r\ne,x,3\r\nf,1\r\n')
+    done = batch("m", table, "--map", "text=body", "--keep", "id")
+    assert read_lines(done.stdout) == [
+        {"row": 0, "id": "1", "output": 'A "B"\nCA "B"\nC'},
+        {"row": 1, "id": "2", "output": "D"},
+        {"row": 2, "id": "3", "error": 'times: "x" is not of type "integer"'},
+        {"row": 3, "error": "the line has 2 cells, and the head 3"},
+    ]
+
+
+def test_parquet_in_and_out_in_parts(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", BATCHED)
+    pq.write_table(pa.table({"x": [float(n) for n in range(25)], "id": list(range(100, 125))}), tmp_path / "in.parquet")
+    done = batch("m", "in.parquet", "-o", "out", "--keep", "id", "--part-rows", "10")
+    assert done.returncode == 0, done.stderr
+    parts = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert parts == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
+    table = pq.read_table(tmp_path / "out")
+    assert table.schema.field("output").type == pa.float64()
+    assert table.schema.field("id").type == pa.int64()
+    assert table.column("output").to_pylist() == [2.0 * n for n in range(25)]
+    assert table.column("id").to_pylist() == list(range(100, 125))
+    assert json.loads(done.stderr.splitlines()[-1])["batch_rows"] > 1
+
+
+def test_a_folder_of_files_is_a_row_each_and_output_files_lie_beside(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", PICTURE)
+    (tmp_path / "in").mkdir()
+    for name in ("b.bin", "a.bin"):
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    done = batch("m", "in", "-o", "out.jsonl", "--keep", "name")
+    assert done.returncode == 0, done.stderr
+    rows = read_lines(tmp_path / "out.jsonl")
+    assert [row["name"] for row in rows] == ["a.bin", "b.bin"]
+    assert [(tmp_path / row["output"]).read_bytes() for row in rows] == [b"nib.a", b"nib.b"]
+
+
+def test_files_by_paths_that_are_relative_to_the_data_set(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", PICTURE)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "x.bin").write_bytes(b"abc")
+    rows = [{"image": "x.bin"}, {"image": "gone.bin"}, {"image": "data:,xyz"}]
+    done = batch("m", write_lines(tmp_path / "set" / "in.jsonl", rows))
+    found = read_lines(done.stdout)
+    assert found[0]["output"].startswith("data:")
+    assert found[1]["error"] == "image: cannot read gone.bin: No such file or directory"
+    assert "output" in found[2]
+
+
+def test_stdin_and_a_dry_run(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    lines = "".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(30))
+    assert len(read_lines(batch("m", "-", stdin=lines).stdout)) == 30
+    done = batch("m", "-", "--dry-run", "-o", "out.jsonl", stdin=lines)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [f'"T{n}"' for n in range(10)]
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_server_runs_the_rows(
+    batch: Batch, tmp_path: pathlib.Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    process = server_process(str(write_model(tmp_path / "m", SHOUT)), "--queue", "4")
+    url = process.wait_for("listening")["url"]
+    process.wait_for("ready")
+    rows = [{"text": f"t{n}"} for n in range(40)] + [{"text": 1}, {"text": "raise"}]
+    done = batch(".", write_lines(tmp_path / "in.jsonl", rows), "--target", url, "--window", "16")
+    found = read_lines(done.stdout)
+    assert [row.get("output") for row in found] == [*(f"T{n}" for n in range(40)), None, None]
+    assert "not of type" in found[40]["error"]
+    assert found[41]["error"] == "ValueError: not this one"
+    process.end()
+    done = batch(".", tmp_path / "in.jsonl", "--target", url)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+
+
+def test_rows_that_lie_in_a_bucket(batch: Batch, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    write_model(tmp_path / "m", SHOUT)
+    with running_s3() as s3:
+        s3.put(**{"rows/in.jsonl": b'{"text": "a"}\n{"text": "b"}\n'})
+        done = batch("m", "s3://bucket/rows/in.jsonl", GEARTRAIN_CACHE=str(tmp_path / "cache"), **s3.environ())
+    assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
+
+
+# errors, and what is there already
+
+
+def test_the_first_error_ends_a_run_that_allows_none_and_it_goes_on_when_mended(
+    batch: Batch, tmp_path: pathlib.Path
+) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    rows: list[Any] = [{"text": f"t{n}"} for n in range(50)]
+    rows[20] = {"text": "raise"}
+    write_lines(tmp_path / "in.jsonl", rows)
+    done = batch("m", "in.jsonl", "-o", "out.jsonl", "--errors", "fail")
+    assert (done.returncode, "row 20: ValueError: not this one" in done.stderr) == (1, True)
+    assert len(read_lines(tmp_path / "out.jsonl")) == 20
+    assert "--resume" in batch("m", "in.jsonl", "-o", "out.jsonl", "--errors", "fail").stderr
+    refused = batch("m", "in.jsonl", "-o", "out.jsonl", "--errors", "skip", "--resume")
+    assert "--errors was 'fail'" in refused.stderr
+    rows[20] = {"text": "fine"}
+    write_lines(tmp_path / "in.jsonl", rows)
+    assert (
+        "the data set has changed" in batch("m", "in.jsonl", "-o", "out.jsonl", "--errors", "fail", "--resume").stderr
+    )
+    done = batch("m", "in.jsonl", "-o", "out.jsonl", "--errors", "fail", "--resume-changed")
+    assert done.returncode == 0
+    assert [row["row"] for row in read_lines(tmp_path / "out.jsonl")] == list(range(50))
+    assert "is complete" in batch("m", "in.jsonl", "-o", "out.jsonl", "--resume").stderr
+    assert "--overwrite" in batch("m", "in.jsonl", "-o", "out.jsonl").stderr
+
+
+def test_a_changed_model_is_noticed(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    write_lines(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "raise"}])
+    assert batch("m", "in.jsonl", "-o", "out.jsonl", "--max-errors", "0").returncode == 1
+    write_model(tmp_path / "m", SHOUT.replace('"raise"', '"other"'))
+    assert "the model has changed" in batch("m", "in.jsonl", "-o", "out.jsonl", "--resume").stderr
+
+
+def test_skipped_rows_have_no_line(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    rows = [{"text": "a"}, {"text": "raise"}, {"text": "b"}]
+    done = batch("m", write_lines(tmp_path / "in.jsonl", rows), "--errors", "skip")
+    assert [row["row"] for row in read_lines(done.stdout)] == [0, 2]
+
+
+def test_a_row_that_kills_its_worker_is_an_error_and_the_rest_goes_on(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", DEADLY)
+    done = batch("m", write_lines(tmp_path / "in.jsonl", [{"x": n} for n in range(60)]))
+    found = read_lines(done.stdout)
+    assert [row.get("output") for row in found] == [None if n == 13 else n + 1 for n in range(60)]
+    assert found[13]["error"].startswith("Worker crashed")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["in.jsonl", "--map", "word=text"], "the model takes text, times"),
+        (["in.csv"], "--map text=body"),
+        (["in.csv", "--map", "text=nothing"], "the data set has the columns body"),
+        (["in.csv", "--keep", "output=body"], "--keep other=body"),
+        (["in.jsonl", "--keep", "a,a"], "twice"),
+        (["twice.csv"], "the column 'a' is there twice"),
+        (["nothing.jsonl"], "there is no nothing.jsonl"),
+        (["in.txt"], "--format"),
+        (["cut.parquet"], "cannot read cut.parquet as Parquet"),
+        (["empty.csv"], "is empty"),
+        (["in.jsonl", "-o", "in.jsonl"], "is there already"),
+        (["in.jsonl", "-o", "/proc/nothing/out.jsonl"], "cannot write"),
+    ],
+)
+def test_what_cannot_be_is_said_with_the_way_out(
+    batch: Batch, tmp_path: pathlib.Path, arguments: list[str], message: str
+) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    write_lines(tmp_path / "in.jsonl", [{"text": "a"}])
+    (tmp_path / "in.csv").write_text("body\na\n")
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "in.txt").write_text("a")
+    pq.write_table(pa.table({"text": ["a"] * 1000}), tmp_path / "whole.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-100])
+    done = batch("m", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+
+
+def test_hostile_lines_are_errors_of_their_own(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    path = tmp_path / "in.jsonl"
+    with path.open("wb") as file:
+        file.write(b'\xef\xbb\xbf{"text": "first"}\n')
+        file.write(b'{"text": "\xff"}\n')
+        file.write(b'{"text": "a\x00b"}\n')
+        file.write(b'{"text": ' + b"[" * 100_000 + b"\n")
+        file.write(b'{"text": "' + b"x" * (MAX_ROW + 10) + b'"}\n')
+        file.write(b'{"text": "last"}')
+    done = batch("m", path)
+    found = read_lines(done.stdout)
+    assert [row.get("output") for row in found] == ["FIRST", None, None, None, None, "LAST"]
+    assert "UTF-8" in found[1]["error"]
+    assert "64 MiB" in found[4]["error"]
+    table = tmp_path / "in.csv"
+    table.write_bytes(b'text\nfirst\n"a\xff"\n\x00\nlast\n')
+    found = read_lines(batch("m", table).stdout)
+    assert (found[0]["output"], found[-1]["output"]) == ("FIRST", "LAST")
+    assert "UTF-8" in found[1]["error"]
+
+
+def test_a_file_that_is_cut_short_says_so_and_keeps_its_rows(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", BATCHED)
+    pq.write_table(
+        pa.table({"x": pa.array([random.random() for _ in range(40_000)])}),  # noqa: S311 - nothing secret
+        tmp_path / "in.parquet",
+        row_group_size=10_000,
+        compression="none",
+        use_dictionary=False,
+    )
+    content = bytearray((tmp_path / "in.parquet").read_bytes())
+    content[170_000:175_000] = os.urandom(5_000)  # a page header in the midst
+    (tmp_path / "in.parquet").write_bytes(content)
+    done = batch("m", "in.parquet", "-o", "out.jsonl")
+    rows = read_lines(tmp_path / "out.jsonl")
+    assert [row["row"] for row in rows] == list(range(len(rows)))
+    if done.returncode:  # the damage may lie in values alone
+        assert "cannot read" in done.stderr
+
+
+# cut off and gone on with
+
+
+@contextmanager
+def begun(*arguments: str | pathlib.Path, cwd: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def kill_at(process: subprocess.Popen[bytes], path: pathlib.Path, size: int) -> None:
+    """Kill a run with SIGKILL as soon as its output has so many bytes."""
+    until = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < until:
+        if _size(path) >= size:
+            process.kill()
+            return
+        time.sleep(0.002)
+
+
+def _size(path: pathlib.Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files if each.is_file())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["out.jsonl", "out"])
+def test_killed_at_random_moments_every_row_is_there_once(batch: Batch, tmp_path: pathlib.Path, output: str) -> None:
+    write_model(tmp_path / "m", SLOW)
+    write_lines(tmp_path / "in.jsonl", [{"n": n, "id": f"i{n}"} for n in range(3_000)])
+    arguments = ("m", "in.jsonl", "--keep", "id", "--part-rows", "200", "--replicas", "2")
+    assert batch(*arguments, "-o", f"whole{output}").returncode == 0
+    whole = tmp_path / f"whole{output}"
+    for share in sorted(random.sample(range(5, 95), 5)):
+        with begun(*arguments, "-o", output, "--resume", cwd=tmp_path) as process:
+            kill_at(process, tmp_path / output, _size(whole) * share // 100)
+    assert batch(*arguments, "-o", output, "--resume").returncode in {0, 1}  # 1: complete already
+    if output.endswith(".jsonl"):
+        assert (tmp_path / output).read_bytes() == whole.read_bytes()
+        return
+    parts = sorted(path.name for path in whole.iterdir())
+    assert [path.name for path in sorted((tmp_path / output).iterdir())] == parts
+    for name in parts:
+        assert (tmp_path / output / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_interrupt_ends_it_after_the_rows_that_run(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SLOW)
+    write_lines(tmp_path / "in.jsonl", [{"n": n} for n in range(2_000)])
+    with begun("m", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path) as process:
+        while _size(tmp_path / "out.jsonl") < 1_000 if (tmp_path / "out.jsonl").exists() else True:
+            assert process.poll() is None
+            time.sleep(0.005)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, b"--resume" in stderr) == (130, True)
+        assert not any(child.is_running() for child in children)
+    done = batch("m", "in.jsonl", "-o", "out.jsonl", "--resume")
+    assert done.returncode == 0
+    assert [row["output"] for row in read_lines(tmp_path / "out.jsonl")] == [n * n for n in range(2_000)]
+    assert "were done before" not in done.stdout
+
+
+def test_a_full_disk_is_said_and_gone_on_with(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    write_lines(tmp_path / "in.jsonl", [{"text": "x" * 1_000, "id": n} for n in range(3_000)])
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        done = batch("m", "in.jsonl", "-o", disk / "out.jsonl", "--keep", "id")
+        assert done.returncode == 1
+        assert "No space left on device" in done.stderr
+
+
+# two models
+
+
+def test_two_models_over_one_set(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "a", "def run(x: float) -> list[float]:\n    return [x, 2 * x]\n")
+    write_model(tmp_path / "b", "def run(x: float) -> list[float]:\n    return [x, 2 * x + (0.001 if x == 2 else 0)]\n")
+    (tmp_path / "scores.py").write_text("def distance(a, b):\n    return b[1] - a[1]\n")
+    rows = write_lines(tmp_path / "in.jsonl", [{"x": n} for n in range(5)] + [{"x": "?"}])
+    done = batch("a", "b", rows, "--compare")
+    found = read_lines(done.stdout)
+    assert [row["output"]["score"] for row in found[:5]] == [1.0, 1.0, 0.0, 1.0, 1.0]
+    assert found[2]["output"]["b"] == [2.0, 4.001]
+    assert found[5]["error"].startswith("a: x:")
+    assert json.loads(done.stderr.splitlines()[-1])["notes"][0].startswith("4 of 5 rows are the same")
+    done = batch("a", "b", rows, "--compare", "--metric", "close", "--tolerance", "0.01")
+    assert "5 of 5" in done.stderr
+    done = batch("a", "b", rows, "--compare", "--metric", "scores:distance", "-o", "out")
+    table = pq.read_table(tmp_path / "out")
+    assert table.column("output")[2].as_py()["score"] == pytest.approx(0.001)
+    assert "write exact, close" in batch("a", "b", rows, "--compare", "--metric", "best").stderr
+    assert "two models" in batch("a", rows, "--compare").stderr
+    assert "one argument too many" in batch("a", "b", rows).stderr
