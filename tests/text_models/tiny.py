@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +200,11 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
         "no_timestamps_token_id": ids["notimestamps"],
         "prev_sot_token_id": ids["startofprev"],
         "max_initial_timestamp_index": 50,
-        "max_length": config.max_target_positions,
     }
-    for name, value in settings.items():
-        setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
+    file = folder / "generation_config.json"
+    saved = json.loads(file.read_text())
+    saved.pop("_from_model_config", None)  # with it, nothing of Whisper's own is read again
+    file.write_text(json.dumps({**saved, **settings}))
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
     return folder

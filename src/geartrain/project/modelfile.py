@@ -97,6 +97,8 @@ def file_in(folder: Path, settings: Settings) -> ModelFile | None:
     own = formats.backend_of(folder)
     if own is not None and wanted in {None, own}:
         return ModelFile(folder, own)
+    if own is not None and wanted is not None and not any(each.backend == wanted for each in formats.FORMATS):
+        return ModelFile(folder, wanted)  # a backend of another package in the place of ours
     found = [each for each in _files(folder) if wanted in {None, each.backend}]
     if not found and wanted is not None:
         found = [ModelFile(path, wanted) for path in _entries(folder) if path.is_file() and path.suffix not in _BESIDE]

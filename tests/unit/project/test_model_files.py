@@ -66,6 +66,7 @@ def refused(target: Path, **options: Any) -> str:
         ("a.json", XGBOOST.encode(), "xgboost"),
         ("a.txt", LIGHTGBM.encode(), "lightgbm"),
         ("a.cbm", b"", "catboost"),
+        ("a.gguf", b"GGUF", "llama_cpp"),
     ],
 )
 def test_a_folder_with_one_model_file_is_that_model(tmp_path: Path, name: str, content: bytes, backend: str) -> None:
@@ -124,6 +125,9 @@ def test_folders_are_models_too(tmp_path: Path) -> None:
     config = b'{"architectures": ["LlamaForCausalLM"], "vocab_size": 400}'
     chats = write_all(tmp_path / "chats", {"config.json": config, "model-00001-of-00002.safetensors": b""})
     assert (find(chats).backend, find(chats).file) == ("transformers", chats)
+    config = b'{"architectures": ["WhisperForConditionalGeneration"]}'
+    ears = write_all(tmp_path / "ears", {"config.json": config, "model.safetensors": b""})
+    assert (find(ears).backend, find(ears).file) == ("whisper", ears)
     config = b'{"architectures": ["BertForSequenceClassification"]}'
     ranks = {"config.json": config, "model.safetensors": b""}
     assert find(write_all(tmp_path / "ranks", ranks)).backend == "cross_encoder"
