@@ -218,6 +218,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(server: Server, gates: Gates) 
         assert '{\\"role\\": \\"assistant\\", \\"content\\": \\"begun\\"}'.replace("\\", "") in shown.replace("\n", "")
         terminal.read_until_prompt("> ")
         terminal.process.send_signal(signal.SIGINT)
+        terminal.type("\n")  # a signal that comes just before readline waits is seen with the next key
         terminal.read_until("Ctrl-D or /exit ends the chat.")
         terminal.read_until_prompt("> ")
         terminal.type("/exit\n")
