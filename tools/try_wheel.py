@@ -38,6 +38,7 @@ LARGE: Final = (
 MODULES: Final = {  # what each extra is there to import
     "catboost": "catboost",
     "chat": "jinja2",
+    "data": "pyarrow, pyarrow.parquet",
     "debug": "debugpy, pyinstrument",
     "docs": "sphinx, myst_parser, sphinx_copybutton, pydata_sphinx_theme, geartrain.testing.pytest",
     "encryption": "cryptography",

@@ -48,4 +48,4 @@ def test_what_a_package_index_shows_has_no_link_into_the_repository() -> None:
     for change in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         text = re.sub(change["pattern"], change["replacement"], text)
     assert re.findall(r"\]\(([^)]+)\)", text) == ["https://github.com/replicate/cog"]
-    assert "**What you have runs as it is:** models written for Cog, model files\n" in text
+    assert "**Your models run as they are:** models written for Cog, model files\n" in text
