@@ -46,7 +46,9 @@ def batch(
             "or a file elsewhere, such as s3://bucket/rows.parquet or an https:// URL.",
         ),
     ],
-    third: Annotated[str | None, typer.Argument(metavar="", show_default=False, hidden=True)] = None,
+    third: Annotated[
+        str | None, typer.Argument(metavar="IN", show_default=False, help="With --compare, IN after the models A and B.")
+    ] = None,
     *,
     compare: Annotated[
         bool,
