@@ -351,14 +351,14 @@ def test_what_a_command_leaves_to_its_end_is_done(cloud: Cloud, tmp_path: Path) 
             print("thread", flush=False)
 
         import geartrain.cli.run as command
-        real = command.once.run_once
+        real = command.run_once
 
         def run_once(*arguments, **options):
             atexit.register(print, "exit")
             threading.Thread(target=late).start()
             real(*arguments, **options)
 
-        command.once.run_once = run_once
+        command.run_once = run_once
         sys.argv = ["geartrain", "run", "gs://bucket/cats", "-i", *sys.argv[1:]]
         main()
     """

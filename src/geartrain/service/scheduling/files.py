@@ -125,7 +125,10 @@ class Preparation:
                 self._attachments.put_in(local)
             self._on_ready(msgspec.json.encode(local))
         else:  # the client is told of any error
-            self._on_end(Failed(str(error)))
+            message = str(error)
+            self._fetching = None
+            del fetching, error  # the frames of the error refer to this object
+            self._on_end(Failed(message))
 
 
 Step = Callable[[], Coroutine[Any, Any, None] | None]

@@ -107,6 +107,8 @@ class TextExchange:
             del body
             check_served(asked.deployment, self._form.endpoint)
             request, inputs = await read_inputs(asked, self._form.read, bodies=self._bodies)
+            if self._form.operation:
+                describe_request(self.record, asked, self._form.operation)
             asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
             check_ignored(asked.deployment, request.ignored)
             if request.shape is not None and request.shape.is_heavy:
@@ -117,8 +119,6 @@ class TextExchange:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return
-        if self._form.operation:
-            describe_request(self.record, asked, self._form.operation)
         run = _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
         self._leave = run.leave
         try:

@@ -61,9 +61,9 @@ class VectorExchange(WholeExchange):
 
     async def _embed(self, asked: Asked) -> Answer:
         request, inputs = await read_inputs(asked, read_embedding, bodies=self._bodies)
+        describe_request(self.record, asked, "embeddings")
         asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
         check_ignored(asked.deployment, request.ignored)
-        describe_request(self.record, asked, "embeddings")
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
         tokens = count_tokens([prediction.metrics for prediction in predictions])
         asked.deployment.text_counts.add_tokens(msgspec.structs.asdict(tokens))
