@@ -78,6 +78,8 @@ def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mappi
     manifest_path = path.with_name(f"{path.name}.progress") if is_lines else path / "_progress.json"
     manifest = _begin(place, path, manifest_path, origin=origin)
     try:
+        manifest_path.parent.mkdir(parents=True, exist_ok=True)
+        write_manifest(manifest_path, manifest)  # before there is an output, which could not be gone on with otherwise
         if is_lines:
             return Lines(_File(path, manifest), (manifest_path, manifest), signature.output, place=place)
         return Parts(path, manifest_path, manifest, output=signature.output, place=place, kept=kept)

@@ -88,10 +88,12 @@ class StoredPredictions:
         return run if run.is_known else None
 
     async def show(self, head: Head, key: Key) -> Answer:
-        """Tell how a prediction stands that runs in another server, or as the store has it; 404 if there is none."""
+        """Tell how a prediction stands that runs here, in another server, or as the store has it; 404 for none."""
+        run = await self.known_run(key, head.notes.principal)
+        if run is not None:
+            return await shown_aside(run.prediction, run.execution.place)
         if head.notes.is_relayed:
-            run = await self.known_run(key, head.notes.principal)
-            return NOT_RUNNING_HERE if run is None else await shown_aside(run.prediction, run.execution.place)
+            return NOT_RUNNING_HERE
         row = await self.durability.find_row(key, head.notes.principal)
         if row is None:
             return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
