@@ -47,7 +47,8 @@ def batch(
         ),
     ],
     third: Annotated[
-        str | None, typer.Argument(metavar="IN", show_default=False, help="With --compare, IN after the models A and B.")
+        str | None,
+        typer.Argument(metavar="IN", show_default=False, help="With --compare, IN after the models A and B."),
     ] = None,
     *,
     compare: Annotated[

@@ -110,7 +110,7 @@ class Canceled(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 Outcome = Succeeded | Failed | Canceled
 
 
-class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
     """An event of the run of an item of a call; `item` may be `ALL`. The `files` are those that an output names."""
 
     item: int
@@ -119,7 +119,7 @@ class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 @final
-class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """End of an item of a call; `item` may be `ALL`. The `files` are those that the output of a success names."""
 
     item: int

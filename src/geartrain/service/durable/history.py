@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -64,6 +65,8 @@ class _End(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
 
 _Kept = _Start | _Output | _Log | _Metric | _End
 
+_SOME: Final = 4_096  # events that are encoded at a time
+_SHORT: Final = 15  # elements of a list whose head in msgpack is one byte
 _LARGE: Final = 65_536  # bytes of an output that is not copied by the encoder
 # The beginnings of values in msgpack, before their length in four bytes: a list, an `_Output`, and an `_End`.
 _ARRAY: Final = b"\xdd"
@@ -76,20 +79,33 @@ _decode: Final = msgspec.msgpack.Decoder(list[_Kept]).decode
 
 def encode_events(events: Iterable[Event]) -> bytes:
     """Return events as one part of a history; the end is written by `encode_end`."""
-    return _write(_kept(events))
+    return _write(events)
 
 
 def encode_end(events: Iterable[Event], prediction: Prediction, draft: Prediction) -> bytes:
     """Return the last part: events that are not written yet, and how the `draft` of a prediction has ended."""
     whole = draft.output if len(draft.chunks) > len(prediction.chunks) else None
-    return _write([*_kept(events), _End(None if whole is None else memoryview(bytes(whole)), draft.predict_time)])
+    return _write(events, _End(None if whole is None else memoryview(bytes(whole)), draft.predict_time))
 
 
-def _write(kept: list[_Kept]) -> bytes:
-    """Encode a list. Large outputs are joined to it: that lets other threads run, and to encode them does not."""
+def _write(events: Iterable[Event], *ends: _End) -> bytes:
+    """Encode a list, some events at a time, which lets other threads run in between."""
+    parts: list[Buffer] = [b""]
+    count = 0
+    remaining = iter(events)
+    while some := list(islice(remaining, _SOME)):
+        kept = _kept(some)
+        count += len(kept)
+        parts += _elements(kept)
+    parts[0] = _ARRAY + (count + len(ends)).to_bytes(4, "big")
+    return b"".join([*parts, *_elements(ends)])
+
+
+def _elements(kept: Sequence[_Kept]) -> list[Buffer]:
+    """Return the elements of a list, without its head. Large outputs are not copied by the encoder."""
     if not any(_size(one) > _LARGE for one in kept):
-        return _encode(kept)
-    parts: list[Buffer] = [_ARRAY + len(kept).to_bytes(4, "big")]
+        return [_encode(kept)[1 if len(kept) <= _SHORT else 3 :]]
+    parts: list[Buffer] = []
     for one in kept:
         size = _size(one)
         match one:
@@ -99,7 +115,7 @@ def _write(kept: list[_Kept]) -> bytes:
                 parts += (_WHOLE + size.to_bytes(4, "big"), output, _encode(predict_time))
             case _:
                 parts.append(_encode(one))
-    return b"".join(parts)
+    return parts
 
 
 def _size(one: _Kept) -> int:
@@ -116,7 +132,7 @@ def _kept(events: Iterable[Event]) -> list[_Kept]:
     for event in events:
         match event:
             case Output(chunk):
-                found.append(_Output(memoryview(bytes(chunk))))
+                found.append(_Output(cast("memoryview", bytes(chunk))))  # the garbage collector follows no bytes
             case Log(source, data):
                 found.append(_Log(source, data))
             case Metric(name, value, mode):

@@ -360,9 +360,9 @@ class Replica:
     def on_lost(self, reason: str) -> None:
         """The worker died: for good, as the container runtime has it, unless the operator wants it restarted.
 
-        One that dies while it runs its examples could not be set up.
+        One that dies while it runs its examples could not be set up, and one that could not be set up is ended.
         """
-        if self.health is Health.STARTING:
+        if self.health is not Health.READY:
             self._faults.append(reason)
             return
         now = self._pool.clock()
