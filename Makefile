@@ -54,6 +54,10 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
 
+.PHONY: holds
+holds: $(TOOLS) ## the tests of how long the event loop is held, by themselves, with their bound of 50 ms
+	@$(BIN)/python -m pytest -q tests/server/test_loop_holds.py
+
 .PHONY: recipes
 recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of language models, with the libraries that they use
 	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q examples

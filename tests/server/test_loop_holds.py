@@ -9,6 +9,7 @@ import gc
 import http.client
 import http.server
 import json
+import os
 import queue
 import struct
 import threading
@@ -31,7 +32,9 @@ MODEL: Final = """
         def run(self, x: list[str]) -> int:
             return len(x)
 """
-LONGEST_HOLD: Final = 0.05  # seconds
+# Seconds. `make holds` runs these tests by themselves. Beside others, which share processors and their caches, the bound
+# is for faults of another order.
+LONGEST_HOLD: Final = 0.25 if "PYTEST_XDIST_WORKER" in os.environ else 0.05
 SERVICE: Final = "/inference.GRPCInferenceService/"
 MEBIBYTE: Final = 1_048_576
 PATIENCE: Final = 60.0
