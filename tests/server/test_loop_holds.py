@@ -32,8 +32,8 @@ MODEL: Final = """
         def run(self, x: list[str]) -> int:
             return len(x)
 """
-# Seconds. `make holds` runs these tests by themselves. Beside others, which share processors and their caches, the bound
-# is for faults of another order.
+# Seconds. `make holds` runs these tests by themselves. Beside others, which share processors and caches, the bound is
+# for faults of another order.
 LONGEST_HOLD: Final = 0.25 if "PYTEST_XDIST_WORKER" in os.environ else 0.05
 SERVICE: Final = "/inference.GRPCInferenceService/"
 MEBIBYTE: Final = 1_048_576
