@@ -277,6 +277,9 @@ class WorkerPool:
         return HealthReport(health, self.setup, error, defunct, replicas, self.restarts)
 
 
+_NOT_SET_UP: Final = frozenset({Health.STARTING, Health.SETUP_FAILED})
+
+
 class Replica:
     """A worker, and after a crash the next one if the operator wants that. It observes them (`WorkerObserver`)."""
 
@@ -362,7 +365,7 @@ class Replica:
 
         One that dies while it runs its examples could not be set up, and one that could not be set up is ended.
         """
-        if self.health is not Health.READY:
+        if self.health in _NOT_SET_UP:
             self._faults.append(reason)
             return
         now = self._pool.clock()
