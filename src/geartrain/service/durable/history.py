@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -65,8 +65,9 @@ class _End(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
 
 _Kept = _Start | _Output | _Log | _Metric | _End
 
-_SOME: Final = 4_096  # events that are encoded at a time
-_SHORT: Final = 15  # elements of a list whose head in msgpack is one byte
+_SOME: Final = 4_096  # events of a piece
+_IN_PIECES: Final = b"\xc1"  # begins a part of several lists, each behind its length; no value of msgpack begins so
+_LENGTH: Final = 8  # bytes
 _LARGE: Final = 65_536  # bytes of an output that is not copied by the encoder
 # The beginnings of values in msgpack, before their length in four bytes: a list, an `_Output`, and an `_End`.
 _ARRAY: Final = b"\xdd"
@@ -89,23 +90,36 @@ def encode_end(events: Iterable[Event], prediction: Prediction, draft: Predictio
 
 
 def _write(events: Iterable[Event], *ends: _End) -> bytes:
-    """Encode a list, some events at a time, which lets other threads run in between."""
-    parts: list[Buffer] = [b""]
-    count = 0
+    """Encode a list. A long one is in pieces: other threads run in between, at writing and at reading."""
     remaining = iter(events)
-    while some := list(islice(remaining, _SOME)):
-        kept = _kept(some)
-        count += len(kept)
-        parts += _elements(kept)
-    parts[0] = _ARRAY + (count + len(ends)).to_bytes(4, "big")
-    return b"".join([*parts, *_elements(ends)])
+    pieces: list[bytes] = []
+    last = [*islice(remaining, _SOME)]
+    while following := [*islice(remaining, _SOME)]:
+        pieces.append(_list_of(_kept(last)))
+        last = following
+    pieces.append(_list_of([*_kept(last), *ends]))
+    if len(pieces) == 1:
+        return pieces[0]
+    return b"".join([_IN_PIECES, *(part for piece in pieces for part in (len(piece).to_bytes(_LENGTH, "big"), piece))])
 
 
-def _elements(kept: Sequence[_Kept]) -> list[Buffer]:
-    """Return the elements of a list, without its head. Large outputs are not copied by the encoder."""
+def _read(part: bytes) -> Iterator[list[_Kept]]:
+    """Decode the pieces of a list that `_write` has encoded."""
+    if part[:1] != _IN_PIECES:
+        yield _decode(part)
+        return
+    view, end = memoryview(part), 1
+    while end < len(part):
+        begin = end + _LENGTH
+        end = begin + int.from_bytes(view[end:begin], "big")
+        yield _decode(view[begin:end])
+
+
+def _list_of(kept: Sequence[_Kept]) -> bytes:
+    """Encode one list. Large outputs are joined to it: that lets other threads run, and to encode them does not."""
     if not any(_size(one) > _LARGE for one in kept):
-        return [_encode(kept)[1 if len(kept) <= _SHORT else 3 :]]
-    parts: list[Buffer] = []
+        return _encode(kept)
+    parts: list[Buffer] = [_ARRAY + len(kept).to_bytes(4, "big")]
     for one in kept:
         size = _size(one)
         match one:
@@ -115,7 +129,7 @@ def _elements(kept: Sequence[_Kept]) -> list[Buffer]:
                 parts += (_WHOLE + size.to_bytes(4, "big"), output, _encode(predict_time))
             case _:
                 parts.append(_encode(one))
-    return parts
+    return b"".join(parts)
 
 
 def _size(one: _Kept) -> int:
@@ -150,7 +164,7 @@ def restore(row: Row, parts: Sequence[bytes], *, history: int = DEFAULT_CAPACITY
     prediction.log.keep(history)
     end = _End(None, None)
     for part in parts:
-        for kept in _decode(part):
+        for kept in chain.from_iterable(_read(part)):
             if isinstance(kept, _End):
                 end = kept
             else:
