@@ -5,7 +5,7 @@ ARG BASE=docker.io/library/python:3.12-slim
 FROM ${BASE} AS system
 
 FROM system AS build
-# What packages without a wheel need; empty for none.
+# Packages of Debian for packages without a wheel; empty for none.
 ARG BUILD_PACKAGES=build-essential
 RUN if [ -n "$BUILD_PACKAGES" ]; then apt-get update && apt-get install -y --no-install-recommends $BUILD_PACKAGES && rm -rf /var/lib/apt/lists/*; fi
 RUN python3 -m venv /opt/geartrain

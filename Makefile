@@ -1,6 +1,7 @@
 # What a developer does with geartrain; `make help` lists it. Needs Python 3.11 or newer, with venv.
 
 PYTHON ?= python3
+GPU_PYTHON ?= python3
 PORT ?= 5000
 OLD ?= HEAD
 NEW ?= .
@@ -54,10 +55,6 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
 
-.PHONY: holds
-holds: $(TOOLS) ## the tests of how long the event loop is held, by themselves, with their bound of 50 ms
-	@$(BIN)/python -m pytest -q tests/server/test_loop_holds.py
-
 .PHONY: recipes
 recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of language models, with the libraries that they use
 	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q examples
@@ -66,6 +63,12 @@ recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of la
 .PHONY: api-clients
 api-clients: $(TOOLS) clients ## clients of OpenAI's API and its relatives, each in an environment where its pins fit; CLIENTS="newest npm" for some
 	@$(BIN)/python -m tests.clients $(CLIENTS)
+
+.PHONY: test-gpu
+test-gpu: ## the tests that need a GPU of NVIDIA, with the torch of GPU_PYTHON, beside which geartrain[gpu] is installed
+	@$(GPU_PYTHON) -m pytest -q -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu tests/gpu
+	@$(GPU_PYTHON) -m pytest -q -c $(TEXT_MODELS)/pytest.ini --rootdir . --confcutdir $(TEXT_MODELS) $(TEXT_MODELS)
+	@$(GPU_PYTHON) -m pytest -q examples/gpu examples/generate
 
 .PHONY: test-ray
 test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it

@@ -1,4 +1,4 @@
-"""What a chunk of a text costs the server: OpenAI's stream, without and with stop sequences, beside plain events.
+"""Cost of a chunk of a text in the server: OpenAI's stream, without and with stop sequences, beside plain events.
 
 `python benchmarks/text_streams.py --help`. All streams come from one server and one model and take turns in rounds;
 what counts is the median of the rounds. The CPU is that of the server's own process, without the worker. Prints

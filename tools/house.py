@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import io
 import pathlib
 import re
@@ -70,11 +71,13 @@ def modules(package: str = "") -> list[pathlib.Path]:
 
 
 def sentences(path: pathlib.Path) -> Iterator[Sentence]:
-    """Read the docstrings and the comments of a module."""
+    """Read the docstrings, those of attributes too, and the comments of a module."""
     text = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
-            yield Sentence(path, node.body[0].lineno, docstring)
+        for statement in node.body if isinstance(node, _DOCUMENTED) else ():
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield Sentence(path, statement.lineno, inspect.cleandoc(value.value))
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "#!")):
             yield Sentence(path, token.start[0], token.string.lstrip("#: "))

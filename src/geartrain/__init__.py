@@ -19,16 +19,23 @@ from geartrain.authoring import (
     File,
     Input,
     ItemError,
+    Job,
+    Model,
+    ModelError,
     Opaque,
     Path,
+    Record,
     Scope,
     Secret,
+    Stream,
     __version__,
     batch_item,
     batched,
     concurrent,
     current_scope,
     metrics,
+    model,
+    models,
     streaming,
 )
 
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     import os
     from typing import Unpack
 
+    from geartrain.authoring.requests import Request, Response, Tensors
     from geartrain.client.async_client import AsyncClient
     from geartrain.client.client import Client
     from geartrain.dataset.mapping import map, map_async  # noqa: A004 - its name
@@ -55,10 +63,18 @@ __all__ = [
     "File",
     "Input",
     "ItemError",
+    "Job",
+    "Model",
+    "ModelError",
     "Opaque",
     "Path",
+    "Record",
+    "Request",
+    "Response",
     "Scope",
     "Secret",
+    "Stream",
+    "Tensors",
     "__version__",
     "asgi",
     "batch_item",
@@ -68,6 +84,8 @@ __all__ = [
     "map",
     "map_async",
     "metrics",
+    "model",
+    "models",
     "streaming",
 ]
 
@@ -88,13 +106,16 @@ def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOpti
 _LATE = {
     "AsyncClient": "geartrain.client",
     "Client": "geartrain.client",
+    "Request": "geartrain.authoring.requests",
+    "Response": "geartrain.authoring.requests",
+    "Tensors": "geartrain.authoring.requests",
     "map": "geartrain.dataset.mapping",
     "map_async": "geartrain.dataset.mapping",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import the clients and `map` when they are first asked for: a model needs none, and they need packages."""
+    """Import late names when they are first asked for: few models need them, and some need packages."""
     if name not in _LATE:
         raise AttributeError(f"module 'geartrain' has no attribute {name!r}", name=name, obj=None)
     found: object = getattr(importlib.import_module(_LATE[name]), name)

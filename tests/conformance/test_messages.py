@@ -135,6 +135,19 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         "calls",
     ),
     "call/Withdraw": (m.Withdraw(22), "calls"),
+    "call/ModelCall": (
+        m.ModelCall(7, 3, 22, ALL, "detector", "2", m.Handle("/proc/1/fd/6", 0, 99), packed=True),
+        "reports",
+    ),
+    "call/ModelCallEnd": (m.ModelCallEnd(7), "reports"),
+    "call/ModelAnswer": (
+        m.ModelAnswer(7, m.Inline(b'"/run/a.png"'), files=("/run/a.png",), mode="value"),
+        "calls",
+    ),
+    "call/ModelAnswer failed": (
+        m.ModelAnswer(7, error="ValueError: no", code="run_failed", model="detector"),
+        "calls",
+    ),
     "call/Predict in a file": (
         m.Predict("pred_1", 3, 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
         "calls",
@@ -198,7 +211,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                     0,
                     Output(b'["token-1","token-2"]', 0),
                     (
-                        FileRef("token-1", "/tmp/a.png", "image/png"),  # noqa: S108
+                        FileRef("token-1", "/run/a.png", "image/png"),
                         FileRef(
                             "token-2",
                             "/run/1/b.png",
@@ -256,7 +269,7 @@ DECODERS = {
     "to_worker": m.decode_control_to_worker,
     "to_parent": m.decode_control_to_parent,
     "calls": m.decode_call,
-    "reports": m.decode_reports,
+    "reports": m.decode_call_to_parent,
 }
 
 
@@ -277,8 +290,8 @@ def test_message_comes_back_as_it_went(name: str) -> None:
 
 
 def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
-    unions = (m.ControlToWorker, m.ControlToParent, m.CallToWorker)
-    known = {kind for union in unions for kind in get_args(union)} | {m.Reports}
+    unions = (m.ControlToWorker, m.ControlToParent, m.CallToWorker, m.CallToParent)
+    known = {kind for union in unions for kind in get_args(union)}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
     reports = [each for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports]
     kinds = {type(each.event if isinstance(each, ItemEvent) else each.outcome) for each in reports}
@@ -287,7 +300,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 14
+    assert m.PROTOCOL_VERSION == 15
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

@@ -20,7 +20,7 @@ import pytest
 from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.errors import FieldError
-from geartrain.domain.predictions.calls import FileRef, WorkerObserver
+from geartrain.domain.predictions.calls import FileRef, ModelCallPort, WorkerObserver
 from geartrain.domain.predictions.events import Completed, Event, Log, Output, Start
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import Health
@@ -53,6 +53,10 @@ class Deliveries:
     def fault(self, prefix: str, *, background: bool) -> str | None:
         """See `OutputsPort`."""
         return None
+
+    def kept_in(self, folder: Callable[[], Path]) -> Deliveries:
+        """See `OutputsPort`."""
+        raise NotImplementedError
 
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> Deliveries:
         """See `OutputsPort`."""
@@ -268,6 +272,10 @@ class _Observer:
         self.on_own_metrics = replica.on_own_metrics
         self._replica = replica
         self._is_lost = is_lost
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """See `WorkerObserver`."""
+        raise AssertionError(call.model)
 
     def on_lost(self, reason: str) -> None:
         """See `WorkerObserver`."""

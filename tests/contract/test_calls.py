@@ -23,6 +23,7 @@ from geartrain.domain.predictions.calls import (
     ItemEnd,
     ItemEvent,
     ItemInput,
+    ModelCallPort,
     Outcome,
     Succeeded,
     WorkerInfo,
@@ -53,6 +54,9 @@ class Observer:
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """Do nothing: there are none."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
     def on_lost(self, reason: str) -> None:
         """Remember it."""
@@ -101,6 +105,9 @@ class Heard:
 
     def on_idle(self) -> None:
         self._note("idle")
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
     def _note(self, word: str) -> None:
         assert "idle" not in self.story, "nothing is told of a call that is over"

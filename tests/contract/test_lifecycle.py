@@ -14,7 +14,7 @@ import pytest
 from geartrain.bridge.channels import ControlChannel
 from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.own_metrics import OwnReport
@@ -105,6 +105,9 @@ class Told:
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """See `WorkerObserver`."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
     def on_lost(self, reason: str) -> None:
         """See `WorkerObserver`."""

@@ -17,7 +17,7 @@ import pytest
 from geartrain.bridge import child
 from geartrain.bridge.child import ChildWorker, Launch, SetupError
 from geartrain.bridge.process import Spare
-from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from tests.support.processes import is_there
@@ -52,6 +52,9 @@ class Observer:
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         pass
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
     def on_lost(self, reason: str) -> None:
         pass

@@ -265,7 +265,7 @@ from geartrain.domain.tensors.tensor import Tensor
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 
 async def main():
-    names = ("on_setup_log", "on_loaded", "on_own_metrics", "on_lost")
+    names = ("on_setup_log", "on_loaded", "on_own_metrics", "on_model_call", "on_lost")
     observer = type("Observer", (), dict.fromkeys(names, lambda *a: None))()
     path, gate = Path(sys.argv[1]), sys.argv[2]
     worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), observer)

@@ -176,6 +176,15 @@ def model_files(terminal: Terminal) -> None:
     (terminal.folder / "model.plan").touch()
 
 
+def pipelines(terminal: Terminal) -> None:
+    """Lay the examples, and models that another one calls, into the folder."""
+    examples(terminal)
+    inputs = {"detector": "image: Path", "reader": "image: Path, areas: list[int]"}
+    for name, given in inputs.items():
+        code = f"from geartrain import Path\ndef run({given}) -> list[int]:\n    return []\n"
+        write_model(terminal.folder / "models" / name, code)
+
+
 _CONTEXT: Final = "import geartrain\nfrom geartrain import BaseRunner, Path\n"
 _IN_A_RUN: Final = _CONTEXT + "geartrain.current_scope = lambda: geartrain.Scope()\n"
 
@@ -255,6 +264,16 @@ PLAYS: Final[Mapping[str, Play]] = {
         before={
             "curl -s localhost:5000/models/shout/health-check": ("geartrain serve models --replicas 2 --load shout",)
         },
+    ),
+    "docs/requests.md": Play(python={0: RUN, 1: RUN, 2: RUN}),
+    "docs/pipelines.md": Play(
+        prepare=pipelines,
+        python={
+            0: "models/read/run.py",
+            1: Script("import sys\nimport geartrain\nsys.path.insert(0, 'models/read')\n"),
+            2: Script("import sys\nsys.path.insert(0, 'models/read')\nfrom run import Runner\n"),
+        },
+        files={("yaml", 0): "models/signs/geartrain.yaml"},
     ),
     "docs/models.md": Play(
         prepare=model_files,

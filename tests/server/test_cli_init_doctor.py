@@ -274,6 +274,52 @@ def test_doctor_says_which_example_does_not_fit(geartrain: Command, tmp_path: Pa
     assert geartrain("doctor", "model").returncode == 0
 
 
+def test_doctor_checks_the_pipelines_of_a_folder(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "models/upper", "def run(text: str) -> str:\n    return text.upper()\n")
+    for name, steps in {
+        "good": "[{model: upper, output: text}, upper]",
+        "after": "[good]",
+        "wrong": "[{model: upper, inputs: {words: text}}]",
+        "lost": "[nowhere]",
+        "round": "[about]",
+        "about": "[round]",
+    }.items():
+        (tmp_path / "models" / name).mkdir()
+        (tmp_path / "models" / name / "geartrain.yaml").write_text(f"pipeline: {steps}\n")
+    done = geartrain("doctor", "models")
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if ": " in line]
+    for line in (
+        "✓ good: a pipeline of upper; it takes text: string and gives string",
+        "✓ after: a pipeline of good; it takes text: string and gives string",
+        "✗ wrong: `pipeline[0]` (upper): `inputs` names 'words', and the model takes 'text'",
+        "✗ lost: the model 'nowhere' is not in this folder",
+        "✗ round: a model cannot be a step of itself: round → about → round",
+    ):
+        assert line in lines, done.stdout
+    done = geartrain("doctor", "models/good")
+    assert "! a pipeline of upper is checked with its models" in done.stdout
+
+
+def test_doctor_warns_where_a_model_has_fewer_slots_than_its_callers(geartrain: Command, tmp_path: Path) -> None:
+    caller = """
+        import geartrain
+        class Runner(geartrain.BaseRunner):
+            reader: geartrain.Model
+            gone: geartrain.Model
+            @geartrain.concurrent(max=4)
+            async def run(self, text: str) -> str:
+                return await self.reader(text=text)
+    """
+    write_model(tmp_path / "models/caller", caller)
+    write_model(tmp_path / "models/reader", "def run(text: str) -> str:\n    return text\n")
+    done = geartrain("doctor", "models")
+    assert "! caller: 4 runs at once may call 'reader', which has 1 slot: calls wait" in done.stdout, done.stdout
+    assert "✗ caller: it calls 'gone', which is not in this folder" in done.stdout
+    (tmp_path / "models/reader/geartrain.yaml").write_text("replicas: 4\n")
+    assert "calls wait" not in geartrain("doctor", "models").stdout
+
+
 def test_doctor_checks_each_model_of_a_folder(geartrain: Command, tmp_path: Path) -> None:
     text = "def run(text: str, n: int = 1) -> str:\n    return text * n\n"
     for place in ("good", "several/1", "several/2", "wrong"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from geartrain import Client, testing
 from geartrain.domain.predictions.events import Completed, Output
 from tests.support.servers import Serve
 from tests.support.waiting import event_of
@@ -95,3 +96,11 @@ async def test_centroid_learns_what_it_then_knows(
     weights.write_bytes(base64.b64decode(trained["output"]["weights"].partition(",")[2]))
     async with serve(model, environ={"COG_WEIGHTS": str(weights)}) as server:
         assert (await server.predict({"petal": [1.4, 0.2]}))["output"] == {"distance": 0.033, "label": "iris"}
+
+
+def test_a_page_is_read_by_two_models_in_a_row() -> None:
+    folder = ROOT / "examples/pipeline"
+    with testing.serve(folder) as server, Client(server.url) as client:
+        read = client.model("read_page").predict(image=folder / "page.png")
+    assert read["digits"] == [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    assert len(read["boxes"]) == 10

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import joblib
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
@@ -21,6 +20,7 @@ import tritonclient.http as by_http
 import xgboost
 from sklearn import datasets, svm
 
+from tests.support.onnx_models import save_scale
 from tests.support.servers import ServerProcess
 
 SCALE = """
@@ -62,22 +62,6 @@ class AddSub(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return a + b, a - b
-
-
-def save_scale(path: Path, factor: float) -> None:
-    """Write a model that multiplies rows of three numbers."""
-    make, kind = onnx.helper, onnx.TensorProto.FLOAT
-    graph = make.make_graph(
-        [make.make_node("Mul", ["x", "k"], ["y"])],
-        "scale",
-        [make.make_tensor_value_info("x", kind, ["n", 3])],
-        [make.make_tensor_value_info("y", kind, ["n", 3])],
-        [make.make_tensor("k", kind, [], [factor])],
-    )
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)])
-    model.ir_version = 8
-    path.parent.mkdir(parents=True)
-    onnx.save(model, str(path))
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +237,7 @@ async def test_without_dynamic_batching_each_runs_by_itself(triton: Served) -> N
 def test_what_cannot_be_served_is_said_by_name(triton: Served) -> None:
     failed = triton.of("setup-failed")
     assert failed["model"] == "ensemble"
-    assert "ensemble/config.pbtxt: `ensemble_scheduling`: ensembles are not served" in failed["text"]
+    assert "ensemble/config.pbtxt: `input` is missing; an ensemble declares its tensors" in failed["text"]
     index = {line["name"]: line["state"] for line in triton.client.post("/v2/repository/index").json()}
     assert index == {
         "add_sub": "READY",

@@ -28,7 +28,7 @@ from tests.support.servers import PATIENCE, ServerProcess, write_model
 _START: Final = f"""
     import asyncio, io, os, runpy, time
     from collections.abc import AsyncIterator, Iterator
-    from geartrain import BaseRunner, File, Path, batched, concurrent, streaming
+    from geartrain import BaseRunner, File, Model, Path, Request, Response, batched, concurrent, streaming
     from geartrain.openai import endpoint
 
     class Listening(BaseRunner):
@@ -126,6 +126,35 @@ MODELS: Final = {
                 raise ValueError(text)
             return [1.0, 2.0]
     """,
+    "caller": """
+    class caller(Listening):
+        plain: Model
+
+        def run(self, text: str = "", wait: str = "") -> str:
+            return self.plain(text=text, wait=wait)
+    """,
+    "acaller": """
+    class acaller(Listening):
+        later: Model
+        astream: Model
+
+        @concurrent(max=8)
+        async def run(self, text: str = "", wait: str = "") -> str:
+            forgotten = self.later.start(text="forgotten")
+            found = await asyncio.gather(self.later(text=text, wait=wait), self.later(text=text))
+            async for piece in self.astream.stream(text=text):
+                found.append(piece)
+            return found[0]
+    """,
+    "whole": """
+    class whole(Listening):
+        def run(self, request: Request) -> Response:
+            if request.body == b"fail":
+                raise ValueError("fail")
+            if request.body == b"stream":
+                return Response(piece for piece in (b"a", b"b"))
+            return Response(request.body)
+    """,
     "files": """
     class files(Listening):
         def run(self, file: Path = None, text: str = "") -> Path:
@@ -171,7 +200,7 @@ class Live:
     """A server of these models, and its clients."""
 
     def __init__(self, process: ServerProcess, folder: Path, web: web_server.Server) -> None:
-        waiting = ["listening", "listening-grpc", *["ready"] * len(MODELS)]
+        waiting = ["listening", "listening-grpc", *["ready"] * (len(MODELS) + 1)]
         found: dict[str, str] = {}
         while waiting:
             line = process.wait_for_one(*waiting)
@@ -217,6 +246,9 @@ def until(condition: Callable[[], bool]) -> None:
 def running(folder: Path, *options: str) -> Iterator[Live]:
     for name, source in MODELS.items():
         write_model(folder / "models" / name, _START + source)
+    pipeline = folder / "models" / "pipe"
+    pipeline.mkdir()
+    (pipeline / "geartrain.yaml").write_text("pipeline:\n  - plain\n")
     with web_server.running_server() as web:
         for path in ("/hook", "/up/out.txt"):
             web.serve(path)
@@ -225,7 +257,7 @@ def running(folder: Path, *options: str) -> Iterator[Live]:
         process = ServerProcess(
             str(folder / "models"),
             *("--grpc-port", "0", "--queue", "16", "--keep", "0.01s", "--stream-grace", "0"),
-            *("--allow-private-urls", "--wakeup", "blocking", *options),
+            *("--allow-private-urls", "--wakeup", "blocking", "--api", "kserve", *options),
             under=(sys.executable, garbage.__file__),
             env={garbage.SOCKET: str(folder / "server"), "GARBAGE_FOLDER": str(folder)},
         )
@@ -666,8 +698,36 @@ def of_grpc(model: str) -> dict[str, Send]:
     }
 
 
+def of_bodies() -> dict[tuple[str, str], Send]:
+    path, other = "/models/whole/invoke", "/models/plain/invoke"
+    return {
+        ("whole", "invoke"): asks(path, content=b"x"),
+        ("whole", "invoke-stream"): asks(path, content=b"stream"),
+        ("whole", "invoke-failed"): asks(path, 500, content=b"fail"),
+        ("plain", "invoke"): asks(other, json={"text": "x"}),
+        ("plain", "invoke-failed"): asks(other, 500, json={"text": "fail"}),
+        ("plain", "invoke-invalid"): asks(other, 422, json={"no": 1}),
+        ("plain", "invoke-left"): left(other, lambda file: {"text": "x", "wait": file}),
+        ("plain", "invocations"): asks("/v1/models/plain:predict", json={"instances": [{"text": "a"}, {"text": "b"}]}),
+        ("plain", "invocations-failed"): asks(
+            "/v1/models/plain:predict", 500, json={"instances": [{"text": "a"}, {"text": "fail"}]}
+        ),
+    }
+
+
+def of_pipelines() -> dict[tuple[str, str], Send]:
+    path = "/models/pipe/predictions"
+    return {
+        ("plain", "pipeline"): asks(path, json=inputs("x")),
+        ("plain", "pipeline-failed"): asks(path, json=inputs("fail")),
+        ("plain", "pipeline-invalid"): asks(path, 422, json=inputs(7)),
+        ("plain", "pipeline-left"): left(path, lambda file: inputs("x", file)),
+        ("plain", "pipeline-infer"): asks("/v2/models/pipe/infer", json=tensors("x")),
+    }
+
+
 STREAMS: Final = ("stream", "astream")
-RUNNING: Final = ("plain", "later", "batch", *STREAMS)
+RUNNING: Final = ("plain", "later", "batch", "caller", "acaller", *STREAMS)
 _PLAIN: Final = "/models/plain/predictions"
 _FILES: Final = "/models/files/predictions"
 KINDS: Final[dict[tuple[str, str], Send]] = {
@@ -680,6 +740,8 @@ KINDS: Final[dict[tuple[str, str], Send]] = {
     **{("writer", name): send for name, send in of_openai().items()},
     **{("plain", name): send for name, send in of_mcp().items()},
     **of_media(),
+    **of_bodies(),
+    **of_pipelines(),
     ("plain", "bad-json"): asks(_PLAIN, 400, content=b"{", headers=NO_JSON),
     ("plain", "form"): asks(_PLAIN, files={"text": (None, "x")}),
     ("plain", "bad-form"): asks(_PLAIN, 400, content=b"x", headers={"content-type": "multipart/form-data; boundary=a"}),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.bridge.child import SetupError
-from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.project.source import find_model
@@ -338,6 +338,9 @@ class Deaths:
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """It has none."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
     def on_lost(self, reason: str) -> None:
         self.reasons.append(reason)

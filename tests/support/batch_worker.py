@@ -34,6 +34,7 @@ from geartrain.worker.channels.slot import OpenedMemory, Slot
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.runtime.async_engine import AsyncEngine
+from geartrain.worker.runtime.model_calls import ModelCalls
 from geartrain.worker.runtime.sync_engine import SyncEngine
 from geartrain.worker.stdio.router import Router
 from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles
@@ -264,7 +265,7 @@ class Worker:
     @contextlib.contextmanager
     def _reader(self, ours: Sequence[socket.socket]) -> Iterator[Callable[[], list[list[Any]]]]:
         found: list[list[Any]] = [[] for _ in ours]
-        decoders: list[Callable[[bytes], Any]] = [m.decode_reports, m.decode_control_to_parent]
+        decoders: list[Callable[[bytes], Any]] = [m.decode_call_to_parent, m.decode_control_to_parent]
 
         def read(index: int) -> None:
             reader = FrameReader()
@@ -292,16 +293,17 @@ class Worker:
         tools = tools_of_model(parameters, signature, batching, encoder=encoder, router=self._router, control=control)
         memory = OpenedMemory()
         slots = [Slot(channel, self._files(), memory) for _ in range(self._slots)]
+        models = ModelCalls(channel, Path)
         try:
             if inspect.iscoroutinefunction(self._run) or inspect.isasyncgenfunction(self._run):
                 loop = asyncio.new_event_loop()
-                self.engine = AsyncEngine(self._run, slots, control, loop=loop)
+                self.engine = AsyncEngine(self._run, slots, control, models=models, loop=loop)
                 self.engine.serve(tools, lambda: None)
                 loop.close()
             else:
                 region.install()  # for good: a signal that comes late must find a handler
                 streams = signature.output.mode != "value"
-                self.engine = SyncEngine(self._run, slots[0], region, streams=streams)
+                self.engine = SyncEngine(self._run, slots[0], region, models=models, streams=streams)
                 self.engine.serve(tools, lambda: None)
         finally:
             memory.close()  # as a worker does by ending

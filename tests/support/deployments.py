@@ -15,6 +15,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
+from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.repository import ServedVersions
 from geartrain.service.ports import (
     AttachmentStorePort,
@@ -34,6 +35,10 @@ class NoOutputs:
     """No output has files."""
 
     def fault(self, prefix: str, *, background: bool) -> str | None:
+        """See `OutputsPort`."""
+        raise NotImplementedError
+
+    def kept_in(self, folder: Callable[[], Path]) -> OutputFilesPort:
         """See `OutputsPort`."""
         raise NotImplementedError
 
@@ -60,6 +65,7 @@ class FakeOutbound:
     ) -> None:
         self.tracer: TracerPort | None = None
         self.durability: Durability | None = None
+        self.caller: ModelCaller | None = None
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder
         self.new_attachments = new_attachments

@@ -9,6 +9,7 @@ import pytest
 
 from geartrain.apis import infer_json
 from geartrain.authoring import scope
+from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
@@ -17,6 +18,7 @@ from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import memory
 from geartrain.service import shared_memory as regions
 from geartrain.service.durable.history import MAX_RECORDED, MAX_UNWRITTEN
+from geartrain.service.models.nested import MAX_EDGES
 from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
 from geartrain.service.readers import DEFAULT_BACKLOG
 from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
@@ -69,6 +71,9 @@ BOUNDS: dict[str, list[int | str]] = {
     "heads of infer requests": [request_heads.MAX_HEADS, request_heads.MAX_HEADS],
     "tokens": [tokens.MAX_REMEMBERED],
     "metrics": [own_metrics.MAX_SERIES],
+    "calls of other models by the code of a worker": [MOST],
+    "memory of other workers": [memory.MOST_OTHERS],
+    "figures of calls of models": [MAX_EDGES],
     "types of outputs": [MAX_TYPES],
     "OpenAPI documents": [routes.MAX_PAGES],
 }
@@ -186,6 +191,11 @@ MEASURED = {
         "unit/service/test_own_metrics.py::test_metrics_are_bounded",
         "unit/service/test_own_metrics.py::test_too_many_series_are_warned_of_once",
     ],
+    "calls of other models by the code of a worker": [
+        "unit/bridge/test_model_calls.py::test_calls_that_run_at_once_are_bounded"
+    ],
+    "memory of other workers": ["unit/ipc/test_other_regions.py::test_few_regions_stay_open"],
+    "figures of calls of models": ["unit/service/models/test_nested.py::test_figures_of_pairs_are_bounded"],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],
     "OpenAPI documents": ["unit/transport/cog/test_routes.py::test_pages_that_are_remembered_are_bounded"],
 }

@@ -63,6 +63,8 @@ SECTIONS: Final = (
                     "webhooks",
                     "models",
                     "models-repository",
+                    "pipelines",
+                    "requests",
                     "remote",
                     "store",
                     "asgi",

@@ -41,6 +41,16 @@ class WorkerMetrics(msgspec.Struct, frozen=True):
     process: tuple[ProcessUse, ...] = ()
 
 
+class CallMetrics(msgspec.Struct, frozen=True):
+    """Values of the calls from one model to another. `outcomes` are counts of those that have ended."""
+
+    caller: str
+    model: str
+    outcomes: Mapping[str, int]
+    seconds: float
+    running: int
+
+
 class ModelMetrics(msgspec.Struct, frozen=True):
     """Values of one model version; `failures` are counts by reason, a short word."""
 
@@ -90,6 +100,7 @@ class ServerMetrics(msgspec.Struct, frozen=True):
         max_descriptors: its limit of descriptors, 0 if unknown.
         gpus: those of the machine.
         downloads: of models with remote parts.
+        calls: those of models by other models.
         relay: requests handed over to other servers; None without a cluster.
         labels: added to every metric, such as those that tell equal servers apart.
     """
@@ -102,5 +113,6 @@ class ServerMetrics(msgspec.Struct, frozen=True):
     max_descriptors: int = 0
     gpus: tuple[GpuUse, ...] = ()
     downloads: tuple[DownloadMetrics, ...] = ()
+    calls: tuple[CallMetrics, ...] = ()  # of models by other models
     relay: RelayMetrics | None = None
     labels: Mapping[str, str] = {}

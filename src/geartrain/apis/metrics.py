@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from geartrain.apis.metric_values import (
+    CallMetrics,
     DownloadMetrics,
     GpuUse,
     ModelMetrics,
@@ -211,6 +212,7 @@ def families(server: ServerMetrics) -> Iterator[Metric]:
     for key, count in sorted(server.requests.items()):
         requests.add_metric(key, count)
     yield requests
+    yield from _of_calls(server.calls)
     if server.relay is not None:
         yield from _of_relay(server.relay)
     yield from _of_downloads(server.downloads)
@@ -310,6 +312,22 @@ def _of_workers(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
     for name, text, kind, number in _OF_WORKERS:
         rows = [(values, number(use)) for values, worker in workers for use in worker.process]
         yield _family(name, text, kind, labels=labels, rows=rows)
+
+
+def _of_calls(calls: Sequence[CallMetrics]) -> Iterator[Metric]:
+    """Give the families of models that call models, once one has."""
+    if not calls:
+        return
+    labels = ("caller", "model")
+    pairs = [((each.caller, each.model), each) for each in calls]
+    rows = [((*pair, outcome), count) for pair, each in pairs for outcome, count in each.outcomes.items()]
+    text = "Calls of a model by another one that have ended, by outcome"
+    yield _family("geartrain_model_calls", text, "counter", labels=(*labels, "outcome"), rows=rows)
+    text = "Time of these calls, from the call to its end"
+    seconds = [(pair, each.seconds) for pair, each in pairs]
+    yield _family("geartrain_model_call_seconds", text, "counter", labels=labels, rows=seconds)
+    running = [(pair, each.running) for pair, each in pairs]
+    yield _family("geartrain_model_calls_running", "Calls that have not ended", "gauge", labels=labels, rows=running)
 
 
 def _of_relay(relay: RelayMetrics) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.predictions.calls import PYTHON
 from geartrain.domain.predictions.statistics import Duration, ModelStatistics
 from geartrain.domain.rendering import clip
+from geartrain.domain.signature.pipeline import PLATFORM
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.tensors.tensor import VARIABLE, TensorSpec
 
@@ -145,6 +146,8 @@ def model_config(
     `stated` is its `config.pbtxt`; name, platform, datatypes and sizes are the served ones.
     """
     largest = max_batch(view, batching)
+    if platform == PLATFORM:  # its batches are those of its models
+        largest = stated.get("max_batch_size", 0)
     config = {
         "name": name,
         "platform": platform,

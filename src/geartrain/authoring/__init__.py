@@ -9,6 +9,7 @@ from geartrain.authoring import metrics
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.decorators import Opaque, batched, concurrent, streaming
 from geartrain.authoring.inputs import Input
+from geartrain.authoring.nested import Job, Model, ModelError, Record, Stream, model, models
 from geartrain.authoring.runner import BasePredictor, BaseRunner, CancelationException, CancellationException
 from geartrain.authoring.scope import Scope, batch_item, current_scope
 from geartrain.authoring.values import AsyncConcatenateIterator, BaseModel, ConcatenateIterator, File, Path, Secret
@@ -26,14 +27,21 @@ __all__ = [
     "File",
     "Input",
     "ItemError",
+    "Job",
+    "Model",
+    "ModelError",
     "Opaque",
     "Path",
+    "Record",
     "Scope",
     "Secret",
+    "Stream",
     "batch_item",
     "batched",
     "concurrent",
     "current_scope",
     "metrics",
+    "model",
+    "models",
     "streaming",
 ]

@@ -132,10 +132,15 @@ def _count_kfd(nodes: Path) -> int:
     return count
 
 
-@functools.cache
 def own_device() -> str:
     """Return the device of this worker, as PyTorch calls it: `cuda:0` for the first of its GPUs, or `cpu`.
 
-    Other GPUs of the worker are `cuda:1` and so on. Asked of the driver once, where the server has not said it.
+    Other GPUs of the worker are `cuda:1` and so on. Found by the driver where the server has set no `DEVICE`.
     """
-    return os.environ.get(DEVICE) or ("cuda:0" if find_visible(os.environ).gpus else "cpu")
+    return os.environ.get(DEVICE) or _found_device()
+
+
+@functools.cache
+def _found_device() -> str:
+    """Find the device without the server's variable. Cached: the driver may take seconds to answer."""
+    return "cuda:0" if find_visible(os.environ).gpus else "cpu"

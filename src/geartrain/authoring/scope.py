@@ -173,6 +173,7 @@ class Scope:
         "context",
         "open_item",
         "parameters",
+        "place",
         "prediction_id",
     )
 
@@ -185,8 +186,11 @@ class Scope:
         request: RequestIds = _NO_REQUEST,
         parameters: Mapping[str, Parameter] | None = None,
         open_item: OpenItem | None = None,
+        place: Any = None,
     ) -> None:
-        """`parameters` are those of a request of the Open Inference Protocol; any other has none.
+        """`place` is the worker's own: the call that the prediction runs in.
+
+        `parameters` are those of a request of the Open Inference Protocol; any other has none.
 
         `request` is the one that the prediction comes from. `open_item` is of a batch: what `batch_item` gives.
         """
@@ -194,6 +198,7 @@ class Scope:
         self.context: dict[str, str] = dict(context) if context else {}
         self.parameters: dict[str, Parameter] = dict(parameters) if parameters else {}
         self.open_item = open_item
+        self.place = place
         self._request = request
         self._emit = emit
         self._metrics: Metrics | None = None
@@ -206,6 +211,11 @@ class Scope:
         All three are empty where there is no request, and in a batch, whose requests have their own: see `batch_item`.
         """
         return self._request.request_id
+
+    @property
+    def takes_pieces(self) -> bool:
+        """True if the client of a streamed response reads its pieces as they come; otherwise they are joined."""
+        return bool(getattr(self._request, "pieces", False))
 
     @property
     def traceparent(self) -> str:

@@ -12,7 +12,7 @@ COLUMNS: Final = (
     *("queue, mean", "run, mean", "rows a call", "client"),
     *("first token p50", "first token p99", "per token p50", "tokens/s"),
 )
-"""What `cells` gives for each level."""
+"""Columns of a row that `cells` makes."""
 
 UNKNOWN: Final = "-"
 """Stands for a figure that is not known."""

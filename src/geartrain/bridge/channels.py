@@ -14,9 +14,11 @@ from geartrain.ipc.framing import FrameError, FrameReader, frame
 from geartrain.ipc.messages import (
     ControlToParent,
     ControlToWorker,
+    ModelCall,
+    ModelCallEnd,
     Reports,
+    decode_call_to_parent,
     decode_control_to_parent,
-    decode_reports,
     encode,
 )
 
@@ -31,8 +33,15 @@ class CallSocket(asyncio.Protocol):
     It is written to directly, since calls usually fit into what the socket takes at once.
     """
 
-    def __init__(self, sock: socket.socket, *, drain: Callable[[], None], on_garbage: Callable[[str], None]) -> None:
-        """`drain()` delivers what the worker has written to its descriptors.
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        drain: Callable[[], None],
+        on_garbage: Callable[[str], None],
+        on_model_call: Callable[[ModelCall | ModelCallEnd], None],
+    ) -> None:
+        """`drain()` delivers what the worker has written to its descriptors. `on_model_call` takes calls of models.
 
         `on_garbage` hears, as a sentence, that something has come that is no message.
         """
@@ -47,6 +56,7 @@ class CallSocket(asyncio.Protocol):
         self._is_drained = False
         self._drain = drain
         self._on_garbage = on_garbage
+        self._on_model_call = on_model_call
 
     async def open(self) -> None:
         """Send and receive from now on."""
@@ -77,8 +87,11 @@ class CallSocket(asyncio.Protocol):
         self._is_drained = False
         try:
             for payload in self._reader.feed(data):
-                message = decode_reports(payload)
-                self._receivers[message.slot](message)
+                message = decode_call_to_parent(payload)
+                if type(message) is Reports:
+                    self._receivers[message.slot](message)
+                else:
+                    self._on_model_call(message)
         except (FrameError, LookupError, OSError, ValueError):  # msgspec's errors are ValueErrors
             logger.exception("a worker's channel carried something that is no message; closing it")
             self._on_garbage("the worker's report could not be read")

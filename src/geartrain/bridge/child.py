@@ -179,7 +179,13 @@ class ChildWorker:
         self._process = _process_for(launch, () if terminal is None else (terminal,))
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
-        self._slots = SlotServer(self._process.calls, folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
+        self._slots = SlotServer(
+            self._process.calls,
+            folder,
+            wakeup=launch.wakeup,
+            before_end=self._output.pipes.drain,
+            on_setup_call=observer.on_model_call,
+        )
         self._control = ControlChannel(self._process.control, self._on_control)
         self._output.pipes.before_read = self._control.drain  # until setup is over
         debugging = msgspec.structs.replace(launch.debugging, terminal=terminal)
@@ -321,6 +327,7 @@ class ChildWorker:
             has_healthcheck=message.has_healthcheck,
             batching=message.batching,
             platform=message.platform or calls.PYTHON,
+            calls=message.calls,
         )
         self._slots.add(len(message.slots), shares_memory=message.shares_memory)
         self._setup.infos.append(info)

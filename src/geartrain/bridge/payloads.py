@@ -13,7 +13,7 @@ from typing import Final
 
 from geartrain.domain.predictions import calls, events
 from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
-from geartrain.domain.tensors.tensor import Buffer, pack, stack
+from geartrain.domain.tensors.tensor import Buffer, Tensor, pack, stack
 from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.memory import HEADER, Region, kept_by_each, lease_of, place_head
 from geartrain.ipc.messages import CallItem, Handle, Payload, Predict, Reports, encode
@@ -89,7 +89,18 @@ def parts_of(call: CallInput) -> Sequence[Buffer]:
         item = call.items[0]
         return (item.input,) if item.tensors is None else pack(item.input, item.tensors)
     json = b"[" + b",".join([item.input for item in call.items]) + b"]"
+    if call.apart:
+        return pack(json, _apart(call.items))
     return stack(json, [item.tensors for item in call.items if item.tensors is not None])
+
+
+def _apart(items: Sequence[ItemInput]) -> list[Tensor]:
+    """Return the tensors of all items, named after their item too."""
+    return [
+        Tensor(f"{index}:{tensor.name}", tensor.datatype, tensor.shape, tensor.data)
+        for index, item in enumerate(items)
+        for tensor in item.tensors or ()
+    ]
 
 
 def received_in_place(call: CallInput) -> Handle | None:
@@ -125,6 +136,7 @@ def _item(item: ItemInput) -> CallItem:
         request.request_id,
         request.traceparent,
         request.tracestate,
+        item.pieces,
     )
 
 
@@ -140,6 +152,7 @@ class SlotMemory:
         self.is_possible = is_possible  # true if the worker can open what is made here
         self.paths: tuple[str, ...] = ()  # of the regions for outputs
         self.is_to_trim = False  # the input of the call that runs takes more than is kept
+        self.is_for_calls = False  # the worker calls other models, with inputs that may lie in its regions for outputs
         self.kept = kept_by_each(1)  # bytes of inputs that stay between two calls
         self._kept_outputs = kept_by_each(_FOR_OUTPUTS)
         self._inputs: list[Region] = []
@@ -277,6 +290,7 @@ class SlotFiles:
 
     def message(self, call: calls.CallInput, serial: int, payload: Payload, *, packed: bool) -> bytes:
         """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
+        packed = packed or self._memory.is_for_calls
         if packed:
             self._memory.inputs()  # makes the regions, those for outputs too
         regions = self._memory.paths if packed else ()
@@ -303,6 +317,12 @@ class SlotFiles:
             raise FrameError(str(error)) from error
         self.lent.finish()
         return found
+
+    def read_input(self, place: Handle) -> Buffer:
+        """Return an input for another model, which the worker has left in shared memory. Raises `OSError`."""
+        data = self.lent.read(place, may_lend=True)
+        self.lent.finish()
+        return data
 
     def take(self, files: Iterable[FileRef]) -> None:
         """Take over the files of an output."""

@@ -7,11 +7,13 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from geartrain.bridge.channels import CallSocket
+from geartrain.bridge.model_calls import WorkerModelCalls
 from geartrain.bridge.payloads import LONG_TEXT, SlotFiles, SlotMemory, WorkerFolder, new_probe, wants_memory
 from geartrain.bridge.wakeup import Blocking, WakeupMode, WakeupPolicy, effective_mode, new_policy
 from geartrain.domain.predictions import calls
@@ -19,6 +21,8 @@ from geartrain.domain.state_machine import steps_to
 from geartrain.ipc.framing import frame
 from geartrain.ipc.messages import (
     Inline,
+    ModelCall,
+    ModelCallEnd,
     Payload,
     Reports,
     SlotCancelled,
@@ -110,6 +114,7 @@ class SlotChannel:
         self.next_call: SlotCall | None = None  # that was prefetched: the worker may have begun it
         self._last_serial = 0
         self.memory = SlotMemory(is_possible=shares_memory)
+        self._models: WorkerModelCalls | None = None  # once a run has called another model
         self._has_others = has_others
         self._number = number
         self._socket = socket
@@ -224,6 +229,21 @@ class SlotChannel:
 
     # from the worker
 
+    def on_model_call(self, message: ModelCall, models: WorkerModelCalls) -> None:
+        """Pass a call of another model to the listener of the call that makes it, unless that is over."""
+        call = self.call
+        if call is None or message.serial != call.serial or self.state is not _RUNNING:
+            models.refuse(message, "the prediction that called it is over")
+            return
+        self.memory.is_for_calls = True
+        self._models = models
+        models.begin(
+            message,
+            partial(tell, call.listener.on_model_call),
+            read=self._files.read_input,
+            may_share=self.memory.is_possible,
+        )
+
     def _on_reports(self, message: Reports) -> None:
         """Pass the events of a call to its listener, then the ends of its items."""
         files, call = self._files, self.call
@@ -260,6 +280,8 @@ class SlotChannel:
         """Begin the prefetched call, or become free."""
         if self.memory.is_to_trim:
             self.memory.trim()
+        if self._models is not None and self.call is not None:
+            self._models.end_run(self._number, self.call.serial)
         self.state = _to_free(self.state)
         self.call = following = self.next_call
         if following is not None:
@@ -276,9 +298,15 @@ class SlotServer:
     """The slots of a worker, and the connection that they share."""
 
     def __init__(
-        self, sock: socket.socket, folder: WorkerFolder, *, wakeup: WakeupMode, before_end: Callable[[], None]
+        self,
+        sock: socket.socket,
+        folder: WorkerFolder,
+        *,
+        wakeup: WakeupMode,
+        before_end: Callable[[], None],
+        on_setup_call: Callable[[calls.ModelCallPort], None],
     ) -> None:
-        """`sock` is this end of the connection; needs no running loop.
+        """`sock` is this end of the connection; needs no running loop. `on_setup_call` takes calls of models by setup.
 
         `before_end()` is called just before items end, so that whatever they have written to the descriptors comes
         first.
@@ -289,7 +317,9 @@ class SlotServer:
         self.folder = folder
         self._before_end = before_end
         self._loading: set[asyncio.Task[None]] = set()  # inputs that are being written to files
-        self.calls = CallSocket(sock, drain=before_end, on_garbage=self._fail)
+        self.calls = CallSocket(sock, drain=before_end, on_garbage=self._fail, on_model_call=self._on_model_call)
+        self.models = WorkerModelCalls(self.calls, folder.new_input)
+        self._on_setup_call = on_setup_call
 
     async def open(self) -> None:
         """Send and receive from now on."""
@@ -341,6 +371,14 @@ class SlotServer:
             self._before_end()
             channel.detach(calls.Canceled())
 
+    def _on_model_call(self, message: ModelCall | ModelCallEnd) -> None:
+        if type(message) is ModelCallEnd:
+            self.models.end(message.number)
+        elif type(message) is ModelCall and message.slot < 0:
+            self.models.begin(message, partial(tell, self._on_setup_call), read=None, may_share=False)
+        elif type(message) is ModelCall:
+            self.channels[message.slot].on_model_call(message, self.models)
+
     # at the end
 
     def shut_down(self) -> None:
@@ -361,11 +399,13 @@ class SlotServer:
     def close(self) -> None:
         """Close everything. Repeating it is harmless."""
         self._close_probe()
+        self.models.close()
         for channel in self.channels.values():
             channel.close()
         self.calls.close()
 
     def _fail(self, reason: str) -> None:
+        self.models.close()
         for channel in self.channels.values():
             channel.fail(reason)
         self.calls.close()

@@ -35,7 +35,7 @@ from geartrain.client import Client, ClientError, NotFoundError
 from geartrain.client.schema import signature_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a measurement; what was measured until then is shown."""
+"""Signals that end a measurement; the figures so far are shown."""
 
 _STDOUT = pathlib.Path("-")
 _REFUSED = range(400, 500)

@@ -23,6 +23,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {  # module and name of each c
     "bench": ("bench", "app"),
     "train": ("run", "train_app"),
     "schema": ("schema", "app"),
+    "stubs": ("stubs", "app"),
     "init": ("init", "app"),
     "doctor": ("doctor", "app"),
     "keys": ("keys", "app"),

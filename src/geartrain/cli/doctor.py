@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -38,6 +39,8 @@ from geartrain.project.source import ModelSource, ProjectError, model_folder
 from geartrain.project.variables import PREDICT_STUB, resolve
 
 if TYPE_CHECKING:
+    from geartrain.domain.predictions.calls import WorkerInfo
+    from geartrain.domain.signature.pipeline import Pipeline, Step
     from geartrain.domain.signature.types import Signature
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
@@ -152,37 +155,122 @@ def _about_one(
 
 def _about_models(repository: Repository, *, setup: bool) -> Iterator[Finding]:
     """Yield what is found of each version of the models in a folder, with its name."""
+    seen = _Seen(repository)
     for name in repository.names():
         try:
-            versions = repository.read(name).versions
+            folder = repository.read(name)
         except ProjectError as fault:
             yield error(f"{name}: {fault.message}")
             continue
-        for number, version in versions.items():
-            place = name if len(versions) == 1 else f"{name}, version {number}"
-            for finding in _about_version(version, setup=setup):
+        default = folder.default_version or next(reversed([*folder.versions]), "")
+        for number, version in folder.versions.items():
+            place = name if len(folder.versions) == 1 else f"{name}, version {number}"
+            if isinstance(version, ModelSource) and version.pipeline is not None:
+                seen.pipelines[place] = version.pipeline
+                continue
+            keys = {(name, number), (name, "")} if number == default else {(name, number)}
+            replicas = (isinstance(version, ModelSource) and version.replicas) or 1
+            for finding in _about_version(version, setup=setup, learn=partial(seen.learn_worker, keys, replicas)):
                 yield dataclasses.replace(finding, text=f"{place}: {finding.text}")
+    yield from seen.pipeline_findings()
+    yield from seen.call_findings()
 
 
-def _about_version(version: ModelSource | ProjectError, *, setup: bool) -> Iterator[Finding]:
+class _Seen:
+    """The signatures of the models of a folder that could be loaded, and the pipelines that are made of them."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.pipelines: dict[str, Pipeline] = {}  # by what they are called here
+        self._repository = repository
+        self._workers: dict[str, tuple[WorkerInfo, int]] = {}  # of default versions, with their slots in all
+        self._signatures: dict[tuple[str, str], Signature] = {}  # by model and version, "" for the default one
+
+    def learn(self, keys: Iterable[tuple[str, str]], signature: Signature) -> None:
+        """Note the signature of a model under some keys."""
+        self._signatures.update(dict.fromkeys(keys, signature))
+
+    def learn_worker(self, keys: Iterable[tuple[str, str]], replicas: int, info: WorkerInfo) -> None:
+        """Note the signature of a model, its slots, and the models that it declares to call."""
+        keys = tuple(keys)
+        self.learn(keys, info.signature)
+        for name, version in keys:
+            if not version:
+                self._workers[name] = (info, info.slots * replicas)
+
+    def call_findings(self) -> Iterator[Finding]:
+        """Give what is found of the calls that models declare: others that are missing, and too few slots of them."""
+        for name, (info, slots) in self._workers.items():
+            for called in dict.fromkeys(each.partition("@")[0] for each in info.calls):
+                if called not in self._repository.names():
+                    yield error(f"{name}: it calls {called!r}, which is not in this folder", f"put it beside {name}")
+                    continue
+                other, there = self._workers.get(called, (None, slots))
+                if other is None or other.batching is not None or there >= slots:
+                    continue
+                runs = f"{slots} run{'s'[: slots != 1]} at once"
+                what = f"{name}: {runs} may call {called!r}, which has {there} slot{'s'[: there != 1]}: calls wait"
+                yield warning(what, f"more `slots` or `replicas` for {called}, or fewer for {name}")
+
+    def pipeline_findings(self) -> Iterator[Finding]:
+        """Give what is found of each pipeline, those first whose models are no pipelines."""
+        from geartrain.domain.signature.pipeline import PipelineError, find_cycle, make_plan
+
+        left = dict(self.pipelines)
+        while left:
+            ready = {place: each for place, each in left.items() if all(self._has(step) for step in each.steps)}
+            for place, pipeline in ready.items():
+                del left[place]
+                try:
+                    plan = make_plan(pipeline, [self._signatures[step.model, step.version] for step in pipeline.steps])
+                except PipelineError as fault:
+                    yield error(f"{place}: {fault}")
+                    continue
+                self.learn(((place, ""), (place, "1")), plan.signature)
+                yield ok(f"{place}: a pipeline of {', '.join(pipeline.models)}; {_summary(plan.signature)}")
+            if not ready:
+                break
+        for place, pipeline in left.items():
+            cycle = find_cycle([place], self._repository.steps_of)
+            if cycle:
+                yield error(f"{place}: a model cannot be a step of itself: {' → '.join(cycle)}")
+                continue
+            missing = [step for step in pipeline.steps if not self._has(step)]
+            for step in missing:
+                known = "could not be loaded" if step.model in self._repository.names() else "is not in this folder"
+                which = f"{step.model!r}, version {step.version}," if step.version else repr(step.model)
+                yield error(f"{place}: the model {which} {known}", f"put it beside {place}, or mend it")
+
+    def _has(self, step: Step) -> bool:
+        return (step.model, step.version) in self._signatures
+
+
+def _about_version(
+    version: ModelSource | ProjectError, *, setup: bool, learn: Callable[[WorkerInfo], None]
+) -> Iterator[Finding]:
     if isinstance(version, ProjectError):
         yield error(version.message)
         return
     yield from (finding for finding in check_config(version.root) if finding.level != "ok")
     yield from map(warning, (*version.warnings, *version.remarks))
-    yield from _about_model(version, setup=setup)
+    yield from _about_model(version, setup=setup, learn=learn)
     yield from check_packages(version.root)
 
 
-def _about_model(source: ModelSource, *, setup: bool) -> Iterator[Finding]:
+def _about_model(
+    source: ModelSource, *, setup: bool, learn: Callable[[WorkerInfo], None] = lambda _: None
+) -> Iterator[Finding]:
+    if source.pipeline is not None:
+        listed = ", ".join(source.pipeline.models)
+        yield warning(f"a pipeline of {listed} is checked with its models", f"geartrain doctor {source.root.parent}")
+        return
     yield from check_code(source)
-    yield _load(source, setup=setup)
+    yield _load(source, setup=setup, learn=learn)
     training = source.training()
     if training is not None:
         yield _load(training)
 
 
-def _load(source: ModelSource, *, setup: bool = False) -> Finding:
+def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerInfo], None] = lambda _: None) -> Finding:
     """Import the model in a worker, as `geartrain serve` would, and set it up if that is wanted."""
     try:
         precheck(source)
@@ -195,16 +283,17 @@ def _load(source: ModelSource, *, setup: bool = False) -> Finding:
     with _busy(f"{'Setting up' if setup else 'Loading'} {source.runner}"):
         try:
             app = build(ServeOptions(source=source))
-            signature = asyncio.run(_set_up(source) if setup else app.inspect())
+            info = asyncio.run(_set_up(source) if setup else app.inspect_worker())
             if source.mode == "predict":
-                app.check_examples(signature)
+                app.check_examples(info.signature)
         except ModelSetupError as fault:
             return _not_loaded(fault.reason, fault.logs)
+    learn(info)
     done = f"loads, and is set up after {time.monotonic() - began:.1f} s" if setup else "loads"
-    return ok(f"{source.runner}: {done}; {_summary(signature)}")
+    return ok(f"{source.runner}: {done}; {_summary(info.signature)}")
 
 
-async def _set_up(source: ModelSource) -> Signature:
+async def _set_up(source: ModelSource) -> WorkerInfo:
     """Set the model up in one worker; raises `ModelSetupError`."""
     from geartrain.server import ServeOptions, build
 
@@ -213,7 +302,7 @@ async def _set_up(source: ModelSource) -> Signature:
     try:
         app.spawn()
         await app.start()
-        return (await app.ready()).interface.signature
+        return (await app.ready()).interface.info
     finally:
         await app.stop()
 

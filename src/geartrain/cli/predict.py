@@ -7,7 +7,8 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
@@ -23,10 +24,12 @@ from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
+from geartrain.project.repository import Together
 from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.residency import ResidencyPolicy
 from geartrain.service.readers import EventReader
 from geartrain.service.workers.pool import ModelSetupError
 
@@ -39,14 +42,18 @@ class Plan:
 
     source: ModelSource
     request: Request
+    others: Path | None = None  # the folder of the models that it may call
     setup_timeout: float | None
     debugging: DebugOptions
 
 
 async def predict(plan: Plan, observer: RunObserver) -> int:
     """Run the plan and return the exit code; what is wrong has been said on stderr."""
+    alone = msgspec.structs.replace(plan.source, replicas=1, warmup=(), examples=())  # for one prediction
     options = ServeOptions(
-        source=msgspec.structs.replace(plan.source, replicas=1, warmup=(), examples=()),  # for one prediction
+        source=alone if plan.others is None else Together(alone, plan.others),
+        load=None if plan.others is None else frozenset({alone.name}),
+        residency=ResidencyPolicy(on_demand=plan.others is not None),
         setup_timeout=plan.setup_timeout,
         max_download_bytes=NO_LIMIT,  # a person's own files need no guard
         allow_private_urls=True,  # the person at the terminal can reach them anyway
@@ -56,16 +63,18 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
     )
     asked: list[NewPrediction] = []
 
+    app = build(options)
+
     def check(deployment: Deployment) -> None:
+        _check_others(deployment, app.catalogue.names())
         asked.append(_ask(deployment, plan))
 
-    app = build(options)
     with _Interrupts(plan.debugging.lender) as interrupts:
         try:
             app.spawn()
             observer.begin()
             await app.start()
-            deployment = await app.ready(check)
+            deployment = await app.ready(check, name=alone.name)
             prediction = deployment.create(asked.pop())
             return await _answer(deployment, prediction, plan, observer=observer, interrupts=interrupts)
         except ModelSetupError as error:
@@ -93,6 +102,15 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
             observer.end()
             await app.stop()
     return FAILURE
+
+
+def _check_others(deployment: Deployment, names: Collection[str]) -> None:
+    """Raise `InputError` if the model declares that it calls others, and one of them is not here."""
+    called = [name.partition("@")[0] for name in deployment.interface.info.calls]
+    missing = sorted({name for name in called if name not in names})
+    if missing:
+        listed = ", ".join(missing)
+        raise values.InputError(f"the model calls {listed}; `--with FOLDER` names the folder that holds them")
 
 
 def _ask(deployment: Deployment, plan: Plan) -> NewPrediction:

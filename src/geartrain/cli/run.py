@@ -20,7 +20,7 @@ from geartrain.cli.values import read_request
 from geartrain.project.source import ProjectError
 
 if TYPE_CHECKING:
-    from geartrain.project.source import Mode
+    from geartrain.project.source import Mode, ModelSource
 
 
 INPUT_HELP: Final = "One input; NAME=@FILE takes a file's content, @- stdin's. Repeat for a list."
@@ -64,14 +64,16 @@ def run_once(
     local: LocalModels,
     no_pickle: bool = False,
     aids: debugging.Aids = debugging.NO_AIDS,
+    others: pathlib.Path | None = None,
 ) -> NoReturn:
     """Run the model once, or its training, and end the command; what is wrong is said before anything is started.
 
-    `local` finds the model.
+    `local` finds the model; `others` is the folder of the models that it may call.
     """
     aids.check()
     try:
         source = local.find(model, mode, no_pickle=no_pickle)
+        _check_others(source, others)
         request = read_request(inputs, json_input, output)
     except ProjectError as error:
         fail(error.message)
@@ -88,6 +90,7 @@ def run_once(
         source=source,
         request=request,
         setup_timeout=setup_timeout,
+        others=others,
         debugging=debugging.options_of(aids, observer),
     )
     try:
@@ -95,6 +98,15 @@ def run_once(
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code)
+
+
+def _check_others(source: ModelSource, others: pathlib.Path | None) -> None:
+    """Raise ProjectError for a folder that is not there, and for a pipeline without the folder of its models."""
+    if others is not None and not others.is_dir():
+        raise ProjectError(f"--with: {others} is no folder")
+    if others is None and source.pipeline is not None:
+        listed = ", ".join(source.pipeline.models)
+        raise ProjectError(f"a pipeline needs its models: {listed}; `--with FOLDER` names the folder that holds them")
 
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
@@ -110,8 +122,9 @@ class _RunCommand(debugging.BareProfileCommand, InputCommand):
         "geartrain run shout text=hello",
         "geartrain run classify image=@photo.jpg -o out.png",
         'geartrain run shout --json \'{"text": "hello"}\'',
+        "geartrain run models/read --with models image=@page.png",
     ),
-    daily=("--input", "--json", "--output", "--setup-timeout", "--debugpy", "--profile", "--log-level"),
+    daily=("--input", "--json", "--output", "--with", "--setup-timeout", "--debugpy", "--profile", "--log-level"),
 )
 def run(
     model: options.Model = None,
@@ -122,6 +135,10 @@ def run(
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="Write the output to this file, or into this folder."),
+    ] = None,
+    others: Annotated[
+        pathlib.Path | None,
+        typer.Option("--with", metavar="FOLDER", help="The models in this folder can be called by MODEL."),
     ] = None,
     setup_timeout: options.SetupTimeout = None,
     no_pickle: options.NoPickle = False,
@@ -153,6 +170,7 @@ def run(
         no_pickle=no_pickle,
         aids=debugging.Aids(debugpy, debugpy_wait, profile, profile_format),
         local=fetching.LocalModels(cache_dir, verify=verify_cache),
+        others=others,
     )
 
 

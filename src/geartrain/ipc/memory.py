@@ -18,7 +18,7 @@ import fcntl
 import mmap
 import os
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -74,6 +74,11 @@ class Region:
     def open(cls, path: str) -> Region:
         """Open the memory of another process."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+
+    def duplicate(self) -> Region:
+        """Return the same memory with a descriptor of its own; raise `OSError` if this side has closed it."""
+        fd = os.dup(self._fd)
+        return Region(fd, f"/proc/{os.getpid()}/fd/{fd}")
 
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write parts one behind the other and return their size; raise `OSError` if there is not so much memory."""
@@ -192,6 +197,7 @@ def lease_of(contents: Buffer) -> Lease | None:
 LIMIT: Final = 64 * 1024**2  # bytes of all regions together
 _MOST: Final = 32  # regions, which all workers keep open
 _ALIGNMENT: Final = 64  # bytes, as of packed inputs
+MOST_OTHERS: Final = 8  # regions of other workers that a worker keeps open
 _ROOM: Final = 1024  # bytes in front of a body, for what a packed input has there
 
 
@@ -291,6 +297,30 @@ class BodyMemory:
             self._lent.discard(region)
             if not self._is_closed:
                 self._free.append(region)
+
+
+class OtherRegions:
+    """Memory that the server lends this process, of other workers: the latest regions, known by their inodes.
+
+    A path is only a number of a descriptor of the server, which another region may have next.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, Region] = OrderedDict()
+
+    def view(self, place: Handle) -> memoryview:
+        """Return the contents of a place, where they lie. Raises `OSError` if they cannot be opened."""
+        fd = os.open(place.path, os.O_RDWR | os.O_CLOEXEC)
+        number = os.fstat(fd).st_ino
+        region = self._known.pop(number, None)
+        if region is None:
+            region = Region(fd, place.path)
+        else:
+            os.close(fd)
+        self._known[number] = region
+        if len(self._known) > MOST_OTHERS:
+            self._known.popitem(last=False)[1].close()
+        return region.view(place.offset + place.size)[place.offset :]
 
 
 def place_head(contents: Buffer, head: bytes) -> Handle | None:

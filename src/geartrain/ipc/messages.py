@@ -20,7 +20,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -122,6 +122,7 @@ class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
     batching: Batching | None = None  # of a model that takes several predictions in one call
     platform: str = ""  # runtime of the model in the Open Inference Protocol, if it is no Python class
     shares_memory: bool = False  # true if the worker can open the parent's memory, as it tried with `Init.probe`
+    calls: tuple[str, ...] = ()  # other models that the class declares, each as `name` or `name@version`
 
 
 class Ready(_Message, frozen=True, tag="Ready"):
@@ -243,8 +244,8 @@ class CallItem(msgspec.Struct, frozen=True, array_like=True):
     """Own data of one prediction in a call, besides its input.
 
     `rows`: its size in a batch (`domain.predictions.batching`). `packed`: it has tensors, which are packed with the
-    JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too. The last three are the
-    ids of its request (`domain.predictions.request_context`), empty where there is none.
+    JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too. `request_id` and
+    the two after it are those of its request (`domain.predictions.request_context`), empty where there is none.
     """
 
     id: str
@@ -255,6 +256,7 @@ class CallItem(msgspec.Struct, frozen=True, array_like=True):
     request_id: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    pieces: bool = False  # a response that is streamed may come as outputs, one for each piece
 
 
 class Predict(_Message, frozen=True, tag="Predict", gc=True):
@@ -262,8 +264,9 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
 
     `serial` numbers the calls of a slot, so that a cancel or a report names exactly one. The input of a call of one
     item is the item's JSON object, packed if the item is. That of several is always packed: its JSON is an array with
-    an object for each item, and its tensors are those of the packed items, stacked along the first dimension. An input
-    above the inline limit is in a file, as the container runtime document has it. `regions` are the paths of the slot's
+    an object for each item, and its tensors are those of the packed items, stacked along the first dimension. Those of
+    a model whose requests stay apart have the index of the item and a colon before their names instead. An input above
+    the inline limit is in a file, as the container runtime document has it. `regions` are the paths of the slot's
     regions for outputs. One that is `prefetched` was sent while another call ran on the slot, and begins when that is
     over, unless a `Withdraw` has come by then.
     """
@@ -284,7 +287,49 @@ class Withdraw(_Message, frozen=True, tag="Withdraw"):
     serial: int
 
 
+class ModelAnswer(_Message, frozen=True, tag="ModelAnswer", gc=True):
+    """A part of the answer to model call `number`.
+
+    `output` is an output of the other model, packed if it is `packed`; its values in `files` are local files. With
+    `mode` it is the last part, which has no output unless the mode is `value`. With `error` the call has failed, for
+    the reason `code`, and `model` is the one that failed.
+    """
+
+    number: int
+    output: Payload | None = None
+    packed: bool = False
+    record: bool = False  # true if the tensors of a packed output are members of an object
+    files: tuple[str, ...] = ()
+    mode: Literal["", "value", "iterator", "concatenate"] = ""
+    error: str = ""
+    code: str = ""
+    model: str = ""
+
+
 # Call channel, worker to parent
+
+
+class ModelCall(_Message, frozen=True, tag="ModelCall", gc=True):
+    """The author's code calls another model of the server, during call `serial` of `slot`; slot -1 is setup.
+
+    `number` is the worker's own. `item` is the item of the call that it is for, or `ALL`. The input is a JSON object,
+    packed (`domain.tensors.tensor.pack`) if it has arrays; file values in it are local paths.
+    """
+
+    number: int
+    slot: int
+    serial: int
+    item: int
+    model: str
+    version: str
+    input: Payload
+    packed: bool = False
+
+
+class ModelCallEnd(_Message, frozen=True, tag="ModelCallEnd"):
+    """The worker no longer needs what it has been answered to model call `number`; one that runs is canceled."""
+
+    number: int
 
 
 class Reports(_Message, frozen=True, tag="Reports", gc=True):
@@ -318,11 +363,12 @@ ControlToParent = (
     | TerminalReturned
     | ShuttingDown
 )
-CallToWorker = Predict | Withdraw
-Message = ControlToWorker | ControlToParent | CallToWorker | Reports
+CallToWorker = Predict | Withdraw | ModelAnswer
+CallToParent = Reports | ModelCall | ModelCallEnd
+Message = ControlToWorker | ControlToParent | CallToWorker | CallToParent
 
 encode = msgspec.msgpack.Encoder().encode
 decode_control_to_worker = msgspec.msgpack.Decoder(ControlToWorker).decode
 decode_control_to_parent = msgspec.msgpack.Decoder(ControlToParent).decode
 decode_call = msgspec.msgpack.Decoder(CallToWorker).decode
-decode_reports = msgspec.msgpack.Decoder(Reports).decode
+decode_call_to_parent = msgspec.msgpack.Decoder(CallToParent).decode

@@ -12,9 +12,11 @@ import json
 import os
 import posixpath
 import re
+import shutil
 import ssl
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, quote_from_bytes, urlsplit
 
@@ -23,7 +25,7 @@ import pybase64
 from geartrain.domain.predictions.calls import INLINE, FileRef
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.outbound.concurrency import for_each, off_loop
-from geartrain.outbound.files import media_type, open_output
+from geartrain.outbound.files import OutputFileError, media_type, open_output
 from geartrain.outbound.policy import target_fault
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class OutputSink(Protocol):
     """Destination of the files of one prediction's outputs."""
 
     at_once: int
-    """How many files it takes in parallel."""
+    """Number of files that it takes in parallel."""
 
     async def deliver(self, file: FileRef, name: str) -> bytes:
         """Take one file, under a name that no other of the prediction has; return its URL in ASCII, as JSON text.
@@ -62,6 +64,27 @@ class InlineSink:
     async def deliver(self, file: FileRef, name: str = "") -> bytes:  # noqa: ARG002 - a URL of data has no name
         """Read and encode a file in a thread, holding it in memory once and only as base64."""
         return await off_loop(_data_url, file)
+
+
+class FolderSink:
+    """Moves every file into a folder."""
+
+    at_once = 1  # a move takes no time
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        self._folder = folder
+
+    async def deliver(self, file: FileRef, name: str) -> bytes:
+        """Move a file; its path takes the place of a URL."""
+        return await off_loop(self._move, file, name)
+
+    def _move(self, file: FileRef, name: str) -> bytes:
+        target = self._folder() / name
+        try:
+            shutil.move(file.filename, target)
+        except OSError as error:
+            raise OutputFileError(f"{name} cannot be kept: {error.strerror or error}") from error
+        return _as_text(str(target))
 
 
 class OutputFiles:
@@ -174,6 +197,11 @@ class OutputDestinations:
         if background and self._upload_url is None:
             return _SYNCHRONOUS
         return target_fault(prefix, self._policy)
+
+    @staticmethod
+    def kept_in(folder: Callable[[], Path]) -> OutputFiles:
+        """Create the store of files that stay on this machine: the output has their paths. `folder` makes theirs."""
+        return OutputFiles(FolderSink(folder))
 
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext = NO_REQUEST) -> OutputFiles:
         """Create the store of one prediction's files; `prefix` has been found without a fault, or is `INLINE`."""

@@ -75,7 +75,7 @@ def _build(recipe: Recipe) -> list[str]:
     return [
         "",
         "FROM system AS build",
-        "# What packages without a wheel need; empty for none.",
+        "# Packages of Debian for packages without a wheel; empty for none.",
         "ARG BUILD_PACKAGES=build-essential",
         f'RUN if [ -n "$BUILD_PACKAGES" ]; then {_install_packages("$BUILD_PACKAGES")}; fi',
         f"RUN python3 -m venv {_IMAGE_ENVIRONMENT}",

@@ -261,7 +261,7 @@ _OPTION: Final = re.compile(r"\s--?[a-z].*$")  # such as --hash, after a require
 _DEEPEST: Final = 8  # files that include each other
 
 Found = tuple[str, Requirement]
-"""Where it stands, and what it asks for."""
+"""Place of a requirement, and the requirement."""
 
 
 def check_packages(root: Path) -> list[Finding]:

@@ -92,7 +92,7 @@ class Repository:
         direct = _model_in(folder)
         if direct is not None and any(map(_model_in, numbered.values())):
             raise ProjectError(f"{folder}: {direct} lies beside version folders; move it into one of them")
-        is_one = direct is not None or (settings.names_file and not numbered)
+        is_one = direct is not None or ((settings.names_file or settings.pipeline is not None) and not numbered)
         folders = {1: folder} if is_one else numbered
         if not folders:
             raise ProjectError(
@@ -111,6 +111,14 @@ class Repository:
             )
         return ModelFolder(name=name, versions=versions, default_version=default)
 
+    def steps_of(self, name: str) -> tuple[str, ...]:
+        """Return the models that a model calls as a pipeline; none for any other, and for one that is wrong."""
+        try:
+            settings = settings_of(self.folder(name))
+        except ProjectError:
+            return ()
+        return () if settings.pipeline is None else settings.pipeline.models
+
     def _version(
         self, name: str, folders: Mapping[int, pathlib.Path], number: int, *, settings: Settings
     ) -> ModelSource | ProjectError:
@@ -127,6 +135,29 @@ class Repository:
         except ProjectError as error:
             return error
         return msgspec.structs.replace(source, name=name)
+
+
+class Together(Repository):
+    """One model, and those of a folder that it may call."""
+
+    def __init__(self, model: ModelSource, folder: pathlib.Path, *, no_pickle: bool = False) -> None:
+        """`model` takes the place of one of the same name in `folder`."""
+        super().__init__(folder, no_pickle=no_pickle)
+        self.model = model
+
+    def names(self) -> list[str]:
+        """Return the names of the models, in order."""
+        return sorted({self.model.name, *super().names()})
+
+    def folder(self, name: str) -> pathlib.Path:
+        """Return the place of a model, existing or not."""
+        return self.model.root if name == self.model.name else super().folder(name)
+
+    def read(self, name: str) -> ModelFolder:
+        """Return a model; raise ProjectError when it is wrong as a whole."""
+        if name == self.model.name:
+            return ModelFolder(name=name, versions={"1": self.model})
+        return super().read(name)
 
 
 def find_repository(

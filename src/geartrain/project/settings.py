@@ -10,6 +10,7 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.signature.pipeline import Pipeline
 from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.errors import ProjectError
@@ -51,6 +52,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
     before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
 
+    `calls` are the other models that its code may call, besides those that its class declares; None for all.
+
+    `pipeline` are the models that a run of this one calls; such a model has no code and no file.
+
     `origin` is the name of the file with all this. Of another server's file, `declared` has the tensors of the
     model, `stated` the configuration as it is written there, and `remarks` has sentences for the operator about
     ignored parts.
@@ -77,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cpus_per_replica: int = 0
     openai: OpenAISettings = USUAL_OPENAI
     weights: tuple[Weights, ...] = ()
+    calls: tuple[str, ...] | None = None
+    pipeline: Pipeline | None = None
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
     stated: Mapping[str, Any] = {}
@@ -136,6 +143,7 @@ def read_settings(folder: pathlib.Path, base: Settings = NO_SETTINGS) -> Setting
     settings = msgspec.structs.replace(base, **said)
     try:
         _check_backend(settings)
+        _check_pipeline(settings)
     except ProjectError as error:
         raise ProjectError(f"{path}: {error.message}") from None
     return settings
@@ -153,6 +161,15 @@ def _check_backend(settings: Settings) -> None:
     if platform is not None and name not in {None, backend_of_platform(platform)}:
         what = f"`platform` is {platform}, which the backend {backend_of_platform(platform)} runs"
         raise ProjectError(f"{what}, and `backend` is {name}; keep one of them")
+
+
+def _check_pipeline(settings: Settings) -> None:
+    """Raise ProjectError for a key that belongs to the models of a pipeline, and not to it."""
+    if settings.pipeline is None:
+        return
+    for key in _OF_WORKERS:
+        if getattr(settings, key) != getattr(NO_SETTINGS, key):
+            raise ProjectError(f"`{key}` is of no use beside `{settings.pipeline.place}`; move it to the models of it")
 
 
 def _offer(key: str) -> str:
@@ -229,6 +246,18 @@ def _openai(value: object) -> OpenAISettings:
     return read_openai(value)
 
 
+def _pipeline(value: object) -> Pipeline:
+    from geartrain.project.pipeline import read_pipeline  # late: few models have it
+
+    return read_pipeline(value)
+
+
+def _calls(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError
+    return tuple(dict.fromkeys(value))
+
+
 def _inputs(value: object) -> tuple[bytes, ...]:
     """Return a list of inputs as JSON."""
     if not isinstance(value, list) or not value:
@@ -286,6 +315,8 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "devices": _Key("write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]", read_devices),
     "gpus_per_replica": _Key("write a whole number of at least 1", _positive),
     "cpus_per_replica": _Key("write a whole number of at least 1", _positive),
+    "calls": _Key("write a list of models, such as `[detector, reader]`; `[]` for none", _calls),
+    "pipeline": _Key("write a list of steps, such as `- model: detector`", _pipeline),
     "warmup": _Key("write a list of inputs, such as `- text: hello`", _inputs),
     "examples": _Key("write a list of inputs, such as `- text: hello`", _inputs),
     "openai": _Key("write keys such as `serve: [chat]` indented below it", _openai),
@@ -294,3 +325,17 @@ _KEYS: Final[Mapping[str, _Key]] = {
     ),
 }
 SETTINGS_KEYS: Final = frozenset(_KEYS)
+_OF_WORKERS: Final = (
+    "replicas",
+    "environment",
+    "platform",
+    "backend",
+    "file",
+    "parameters",
+    "batching",
+    "devices",
+    "gpus_per_replica",
+    "cpus_per_replica",
+    "weights",
+    "calls",
+)

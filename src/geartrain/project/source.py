@@ -12,9 +12,10 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.signature.pipeline import Pipeline
 from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project import formats
-from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, read_config
+from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, code_file, read_config
 from geartrain.project.errors import ProjectError
 from geartrain.project.modelfile import ModelFile, file_in, file_named, settings_of
 from geartrain.project.setting_values import Devices, Weights
@@ -52,6 +53,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
 
+    A `pipeline` has neither code nor a file: its run calls other models of the server, at most `slots` runs at once.
+
     `weights` are fetched before it is loaded. Of one that `is_pending` only the name, the mode and the variables of the
     server count: its files, or some of them, are fetched first, and it is found again when they are there.
     """
@@ -76,6 +79,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     warmup: tuple[bytes, ...] = ()
     examples: tuple[bytes, ...] = ()
     openai: OpenAISettings = USUAL_OPENAI
+    calls: tuple[str, ...] | None = None
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
@@ -84,6 +88,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     stated: Mapping[str, Any] = {}
     remarks: tuple[str, ...] = ()
     weights: tuple[Weights, ...] = ()
+    pipeline: Pipeline | None = None
+    slots: int = 0
     is_pending: bool = False
 
     @property
@@ -125,9 +131,11 @@ def find_model(
     Raises ProjectError with one sentence for the person at the terminal.
     """
     root, named = model_folder(target)
+    settings = settings_of(root) if settings is None else settings
+    if named is None and settings.pipeline is not None:
+        return _pipeline_source(root, settings, mode)
     stubs = environ if named is None and root == pathlib.Path.cwd().resolve() else {}
     config = read_config(root)
-    settings = settings_of(root) if settings is None else settings
     found = _model_file(root, named, config, settings=settings, stubs=stubs)
     if found is not None:
         if mode == "train":
@@ -167,6 +175,7 @@ def find_model(
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
         weights=settings.weights,
+        calls=settings.calls,
         **_from_variables(config, settings, environ),
     )
 
@@ -222,6 +231,31 @@ def _file_source(
         stated=settings.stated,
         remarks=settings.remarks,
         weights=settings.weights,
+    )
+
+
+def _pipeline_source(root: pathlib.Path, settings: Settings, mode: Mode) -> ModelSource:
+    if mode == "train":
+        raise ProjectError(f"{root}: a pipeline cannot be trained; train the models of its steps")
+    code = code_file(root)
+    if code is not None:
+        raise ProjectError(f"{root / settings.origin}: `pipeline` stands beside {code}; keep one of them")
+    return ModelSource(
+        name=root.name or "model",
+        root=root,
+        runner="",
+        queue=settings.queue,
+        timeout=settings.timeout,
+        retry=settings.retry,
+        priorities=settings.priorities,
+        warmup=settings.warmup,
+        examples=settings.examples,
+        openai=settings.openai,
+        origin=settings.origin,
+        stated=settings.stated,
+        remarks=settings.remarks,
+        pipeline=settings.pipeline,
+        slots=settings.slots or 0,
     )
 
 

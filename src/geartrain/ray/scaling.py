@@ -9,7 +9,7 @@ import math
 from typing import Any, Final
 
 LOAD: Final = "geartrain_load"
-"""What a replica reports: how many replicas its work would keep busy, waiting requests included."""
+"""Metric of a replica: number of replicas that its work would keep busy, waiting requests included."""
 
 
 def by_queue(context: Any) -> tuple[int, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from geartrain.bridge.child import SetupError
-from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
@@ -30,7 +30,7 @@ from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.ports import WorkerPort
-from geartrain.service.scheduling.context import OnPrint
+from geartrain.service.scheduling.context import OnPrint, no_models
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.workers.ondemand import OnDemandWorker
 from geartrain.service.workers.pool import ModelSetupError, SpawnReplica
@@ -64,6 +64,8 @@ class App:
             tell=self._tell,
             residency=msgspec.structs.replace(options.residency, waiting=options.inference_queue),
         )
+        self.models.pipelines.connect(self.catalogue)
+        self.outbound.caller.connect(self.catalogue)
         # Of the model that is served alone, if it has one.
         self.trainings, self._training = _make_trainings(
             options, self.catalogue, self.outbound, on_print=self.models.mirror.hear
@@ -97,13 +99,15 @@ class App:
             await self._stored.start()
         self._tell_kubernetes()  # without loads at the start it is ready at once
 
-    async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
-        """Wait until the model that is served alone is ready; raise `ModelSetupError` if it cannot be.
+    async def ready(
+        self, check: Callable[[Deployment], None] = lambda _deployment: None, *, name: str = ""
+    ) -> Deployment:
+        """Wait until a model is ready, by default the one that is served alone; raise `ModelSetupError` otherwise.
 
         `check` is called before setup is over, as soon as the model's signature is known; what it raises goes on to
         the caller.
         """
-        entry = self.catalogue.entry(self.options.model.name)
+        entry = self.catalogue.entry(name or self.options.model.name)
         if is_downloading(entry):
             await self.settled()
             await _check_fault(entry)
@@ -134,10 +138,14 @@ class App:
 
         Raises `ModelSetupError` with the reason.
         """
+        return (await self.inspect_worker(source)).signature
+
+    async def inspect_worker(self, source: ModelSource | None = None) -> WorkerInfo:
+        """Load a model as `inspect` does, and return all that its worker says of it."""
         output = _LoadOutput()
         worker = launch(source or self.options.model, output, inspect=True)
         try:
-            return (await worker.start()).signature
+            return await worker.start()
         except SetupError as error:
             raise ModelSetupError(str(error), str(output.printed)) from error
         finally:
@@ -215,6 +223,7 @@ class App:
             Progress(stage=step.stage, model=step.name, version=version, slots=step.slots, text=step.reason)
         )
         if step.stage == "ready":
+            self.models.pipelines.on_model_ready(step.name)
             self._tell_kubernetes()
 
     def _tell_kubernetes(self) -> None:
@@ -290,6 +299,10 @@ class _LoadOutput:
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """Ignore the reports of trainings."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Refuse it: there is no setup."""
+        no_models(call)
 
     def on_lost(self, reason: str) -> None:
         """The worker's start raises."""

@@ -27,6 +27,7 @@ class AsgiOptions(TypedDict, total=False):
     allow_private_urls: bool
     shared_memory: bool
     no_pickle: bool
+    api: str
     health_body: bool
     inference_queue: int
     queue: int

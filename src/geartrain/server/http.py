@@ -14,6 +14,7 @@ from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
+from geartrain.transport.bodies.routes import invoke_routes
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.routes import cog_routes, shutdown_route
 from geartrain.transport.large_bodies import LargeBodies
@@ -59,6 +60,7 @@ def _routes(
             new_store=app.outbound.new_attachments,
             gives_urls=options.upload_url is not None,
         )
+        routes += invoke_routes(catalogue, options.max_body_bytes)
         routes += mcp_routes(catalogue, bodies, options.max_body_bytes, quiet=cog_options.quiet)
         routes.append(
             metrics_route(
@@ -67,7 +69,12 @@ def _routes(
         )
     if history is not None:
         routes.append(history.route(COG))
-    return with_playground(routes, COG, catalogue)
+    routes = with_playground(routes, COG, catalogue)
+    if not options.api or catalogue is None:
+        return routes
+    from geartrain.transport.bodies.foreign import with_foreign  # few servers have any
+
+    return with_foreign(routes, options.api, catalogue, max_body=options.max_body_bytes)
 
 
 def status_history(app: App) -> StatusHistory | None:

@@ -152,7 +152,20 @@ def one_of(*words: str) -> Kind:
     return Kind(choice[words], annotation="Literal[" + ", ".join(f'"{word}"' for word in words) + "]")
 
 
+FOREIGN_APIS: Final = ("azure", "huggingface", "kserve", "litserve", "mlflow", "sagemaker", "torchserve", "vertex")
+
+
+def read_apis(text: str) -> str:
+    """Check the names of endpoints. Raises `ValueError`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in FOREIGN_APIS]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(FOREIGN_APIS)}")
+    return ",".join(names)
+
+
 TEXT: Final = Kind(str, annotation="str")
+APIS: Final = Kind(str, "NAME,…", read_apis, annotation="str")
 NAMES: Final = Kind(str, take=frozenset, annotation="Iterable[str]")
 TEXTS: Final = Kind(list[str])
 FILE: Final = Kind(Path, "FILE", take=Path, annotation="str | os.PathLike[str]")

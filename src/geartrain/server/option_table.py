@@ -12,6 +12,7 @@ from typing import Any, Final
 from geartrain.project.variables import DEFAULT_PORT
 from geartrain.server.option_kinds import (
     ACCESS_LOG,
+    APIS,
     DEVICES,
     DURATION,
     DURATIONS,
@@ -262,6 +263,15 @@ TABLE: Final = (
     ),
     *panel(
         "Predictions",
+        Option(
+            "api",
+            APIS,
+            "Endpoints of other servers and platforms beside those of this one: sagemaker, mlflow, kserve (version 1), "
+            "vertex, torchserve, huggingface, litserve, azure; several with commas between them.",
+            default="",
+            variable="GEARTRAIN_API",
+            is_hosted=True,
+        ),
         switch(
             "health_body",
             "Put what KServe's client reads into the health responses of the Open Inference Protocol, which are "

@@ -210,6 +210,7 @@ class ServeOptions:
     wakeup: WakeupMode = "adaptive"  # waiting of server and workers for each other
     mirror_prints: MirrorMode = "auto"  # which runs' prints are in the server's log as well
     metric_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of every metric, beside its own
+    api: str = ""  # the names of other servers whose endpoints there are, with commas between them
     health_body: bool = False  # true if health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     debugging: DebugOptions = dataclasses.field(default_factory=DebugOptions)

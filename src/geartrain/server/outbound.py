@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import cog
 from geartrain.authoring import __version__
 from geartrain.service.durable.durability import Durability
+from geartrain.service.models.nested import ModelCaller
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 from geartrain.telemetry.settings import MISSING, TelemetryError, is_installed, wants_traces
 
@@ -58,6 +59,7 @@ class Outbound:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
+        self.caller = ModelCaller()
         self.durability: Durability | None = None
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 

@@ -13,6 +13,7 @@ from geartrain.bridge.child import ChildWorker
 from geartrain.bridge.resources import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
+from geartrain.domain.signature.pipeline import Pipeline, find_cycle
 from geartrain.outbound.remote.source import RemoteError
 from geartrain.project.changes import Attempt, Attempts
 from geartrain.project.digest import ModelAlone
@@ -24,6 +25,7 @@ from geartrain.server.options import DebugOptions, Progress, ServeOptions
 from geartrain.server.workers import Placement, Placements, launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
+from geartrain.service.models.pipelines import Pipelines
 from geartrain.service.models.repository import LoadError, ServedVersions
 from geartrain.service.ports import WorkerPort
 from geartrain.service.workers.warmup import NO_EXAMPLES, Examples
@@ -46,6 +48,7 @@ class ServedModels:
         self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
         self.attempts = Attempts()
         self.mirror = PrintMirror(options.mirror_prints)
+        self.pipelines = Pipelines()
         self._elsewhere = Elsewhere(options)
 
     def names(self) -> list[str]:
@@ -76,6 +79,7 @@ class ServedModels:
         digest = self._elsewhere.content(name, self.on_disk)
         try:
             folder = self._read(name)
+            self._check_cycle(name)
         except ProjectError as error:
             raise LoadError(error.message) from error
         return ServedVersions(tuple(folder.versions), folder.default_version, digest)
@@ -101,6 +105,10 @@ class ServedModels:
             options.on_progress(Progress(stage="setup-output", model=record.name, version=shown, text=text))
 
         def spawn(index: int, observer: WorkerObserver) -> WorkerPort:
+            if source.pipeline is not None:
+                worker = self.pipelines.spawn(source.pipeline, observer, slots=source.slots)
+                deployment.find_fault, worker.on_change = worker.find_fault, deployment.on_loaded
+                return worker
             child = launch(
                 source,
                 observer,
@@ -119,6 +127,8 @@ class ServedModels:
             on_setup_output=on_setup_output,
             on_print=self.mirror.hear,
         )
+        if source.pipeline is not None and not isinstance(options.source, Repository):
+            raise LoadError(_alone(source.pipeline))
         try:
             deployment.workers.spawn()
         except OSError as error:  # its folder has just gone, or no process can be had
@@ -154,6 +164,15 @@ class ServedModels:
         self._found[name] = found
         return found
 
+    def _check_cycle(self, name: str) -> None:
+        """Raise ProjectError for a pipeline that is, by way of others, a step of itself."""
+        source = self._options.source
+        if not isinstance(source, Repository):
+            return
+        cycle = find_cycle([name], source.steps_of)
+        if cycle:
+            raise ProjectError(f"a model cannot be a step of itself: {' → '.join(cycle)}")
+
     def _read_alone(self, source: ModelSource) -> ModelFolder:
         """Return the model that is served alone: as it was found at the start, and later as it is found again."""
         name, find = source.name, self._options.find_again
@@ -179,6 +198,11 @@ class ServedModels:
         return source
 
 
+def _alone(pipeline: Pipeline) -> str:
+    """Return the reason for which a pipeline cannot be served by itself."""
+    return f"a pipeline needs its models: {', '.join(pipeline.models)}; serve the folder that holds them"
+
+
 def _remarks(found: ModelFolder) -> Iterable[str]:
     """Return the ignored parts of the settings of a model's versions, each sentence once."""
     sources = [source for source in found.versions.values() if isinstance(source, ModelSource)]
@@ -195,7 +219,7 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         noun="training" if is_training else "prediction",
         replicas=1 if is_training else source.replicas or options.replicas,
         restarts=options.restarts,
-        setup_timeout=variables.setup_timeout,
+        setup_timeout=variables.setup_timeout if source.pipeline is None else None,  # its models have theirs
         limits=options.limits_of(source),
         inference_queue=options.inference_queue if source.queue is None else source.queue,
         retry=source.retry,
@@ -207,4 +231,5 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
         openai=source.openai,
+        calls=source.calls,
     )

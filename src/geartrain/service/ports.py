@@ -137,6 +137,9 @@ class OutputsPort(Protocol):
         `background`: no client waits for the answer.
         """
 
+    def kept_in(self, folder: Callable[[], Path]) -> OutputFilesPort:
+        """Create the store of the files that another model reads where they lie: in the folder that `folder` makes."""
+
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> OutputFilesPort:
         """Create the store of one prediction's files; `prefix` is the upload URL of its client, or `INLINE`.
 

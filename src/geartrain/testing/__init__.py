@@ -37,17 +37,26 @@ __all__ = [
 cog_alias.install()
 
 
-def call(model: str | os.PathLike[str] | Callable[..., Any], /, **inputs: Any) -> Any:
+def call(
+    model: str | os.PathLike[str] | Callable[..., Any],
+    /,
+    *,
+    models: Mapping[str, Callable[..., Any]] | None = None,
+    **inputs: Any,
+) -> Any:
     """Set up a model, run it once with these inputs, and return what `run()` has returned.
 
     `model` is a class or a function, or what `geartrain run` takes: a folder, `path/to/run.py:Runner`, a model file.
     Inputs are checked and converted as a server does it, and defaults filled in; a file may be given as a
     `pathlib.Path`, as bytes or as a URL. A model that yields gives a list. The output is checked as a server does it.
 
+    `models` are functions in place of the other models that it calls, by their names: they get the inputs and return
+    the output. An exception of such a function is the `ModelError` of the call.
+
     Raises `InvalidInputError` for inputs that a server would refuse, `OutputError` for an output that is not as
     annotated, and whatever `setup()` and `run()` raise. `LoadError` and `ProjectError` say what is wrong with a model.
     """
-    with runner(model) as run:
+    with runner(model, models=models) as run:
         return run(**inputs)
 
 
@@ -59,16 +68,17 @@ def runner(
     weights: str | None = None,
     context: Mapping[str, str] | None = None,
     parameters: Mapping[str, str | int | float | bool] | None = None,
+    models: Mapping[str, Callable[..., Any]] | None = None,
 ) -> AbstractContextManager[Run]:
     """Set up a model for several runs.
 
     The `with` block has a `Run`: `with runner(Shout) as run`, and then `run(text="a")`, as often as you like. `setup()`
     runs once, with `weights` where it takes them. `mode` "train" is for a training. `context` and `parameters` are what
-    `current_scope()` has of them. `model` and the errors as of `call`.
+    `current_scope()` has of them. `model`, `models` and the errors as of `call`.
     """
     from geartrain.testing.runs import open_run  # late: it imports what a worker does
 
-    return open_run(model, mode=mode, weights=weights, context=context, parameters=parameters)
+    return open_run(model, mode=mode, weights=weights, context=context, parameters=parameters, models=models)
 
 
 def serve(

@@ -18,6 +18,7 @@ from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.ipc.messages import Inline
 from geartrain.testing.calls import LocalCall, LocalChannel, Prints
 from geartrain.testing.errors import CanceledError, RequestFailedError
+from geartrain.testing.fakes import Fake, other_models
 from geartrain.testing.inputs import InputReader
 from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
@@ -40,9 +41,11 @@ def open_run(
     weights: str | None,
     context: Mapping[str, str] | None,
     parameters: Mapping[str, str | int | float | bool] | None,
+    models: Mapping[str, Fake] | None,
 ) -> Iterator[Run]:
     """Load a model and set it up, for a `with` block."""
     with ExitStack() as stack:
+        stack.enter_context(other_models(models))
         found = stack.enter_context(loaded(model, mode))
         folder = Path(tempfile.mkdtemp(prefix="geartrain-test-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -53,7 +53,9 @@ class _Model:
         self.validator = InputValidator(signature)
         plain = tuple(field for field in signature.inputs if field.type.kind != "tensor")
         self.plain_validator = InputValidator(msgspec.structs.replace(signature, inputs=plain))
-        self.tensors = frozenset(field.name for field in signature.inputs if field.type.kind == "tensor")
+        self.tensors = frozenset(
+            field.name for field in signature.inputs if field.type.kind == "tensor" and not field.type.form
+        )
         self.view = view_of(signature)
         self.files = FileReferences(signature)
 

@@ -214,4 +214,8 @@ class HeldBodies:
 
     @property
     def _tensors(self) -> frozenset[str]:
-        return frozenset(field.name for field in self._interface.signature.inputs if field.type.kind == "tensor")
+        return frozenset(
+            field.name
+            for field in self._interface.signature.inputs
+            if field.type.kind == "tensor" and not field.type.form
+        )

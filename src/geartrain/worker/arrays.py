@@ -176,6 +176,34 @@ def tensor_of(name: str, datatype: str, value: Any) -> Tensor:
     return Tensor(name, datatype, array.shape, contents_of(array))
 
 
+def any_tensor(name: str, value: Any) -> Tensor:
+    """The tensor of an array of any type; raise `TypeError` for one whose elements no datatype has."""
+    kind = str(value.dtype).removeprefix("torch.") if is_torch(value) else np.asarray(value).dtype.name
+    array = value if is_torch(value) else np.asarray(value)
+    datatype = "BYTES" if getattr(array.dtype, "kind", "") in tuple("USO") else NAMES.get(kind, "")
+    if not datatype:
+        raise TypeError(f"input {name!r} is an array of {kind}, which cannot be sent to another model")
+    try:
+        return tensor_of(name, datatype, array)
+    except WrongArrayError as error:
+        raise TypeError(f"input {name!r} {error}") from None
+
+
+def array_from(tensor: Tensor) -> Any:
+    """A numpy array with a copy of a tensor's contents; BYTES are texts where all of them are UTF-8."""
+    if tensor.datatype != "BYTES":
+        found = numbers_of(tensor)
+        return found.view(numpy_type(BFLOAT)) if tensor.datatype == BFLOAT else found
+    elements = strings_of(tensor)
+    try:
+        values: list[Any] = [element.decode() for element in elements]
+    except UnicodeDecodeError:
+        values = [*elements]
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(tensor.shape)
+
+
 def plain_of(datatype: str, value: Any) -> Any:
     """The nested lists of an array that a model gave: numbers widened to double, BYTES as text; and its shape.
 

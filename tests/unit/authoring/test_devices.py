@@ -85,14 +85,21 @@ def test_a_scope_knows_its_device(monkeypatch: pytest.MonkeyPatch, environ: dict
     monkeypatch.delenv("GEARTRAIN_DEVICE", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    devices.own_device.cache_clear()
+    devices._found_device.cache_clear()
     try:
         assert current_scope().device == device
     finally:
-        devices.own_device.cache_clear()
+        devices._found_device.cache_clear()
 
 
 def test_torch_is_not_needed(tmp_path: Path) -> None:
     before = set(sys.modules)
     find_visible({"PATH": fake_smi(tmp_path, TWO)})
     assert "torch" not in set(sys.modules) - before
+
+
+def test_servers_choice_counts_whenever_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of tests sets the variable after a model has read its device."""
+    for device in ("cpu", "cuda:0", "cpu"):
+        monkeypatch.setenv(devices.DEVICE, device)
+        assert devices.own_device() == device

@@ -12,7 +12,15 @@ import pytest
 from geartrain.bridge.channels import CallSocket
 from geartrain.bridge.payloads import WorkerFolder
 from geartrain.bridge.slots import SlotChannel
-from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemEvent, ItemInput, Succeeded
+from geartrain.domain.predictions.calls import (
+    CallInput,
+    Canceled,
+    ItemEnd,
+    ItemEvent,
+    ItemInput,
+    ModelCallPort,
+    Succeeded,
+)
 from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import FrameReader, frame
@@ -33,6 +41,8 @@ class Listener:
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None: ...
 
+    def on_model_call(self, call: ModelCallPort) -> None: ...
+
 
 class Worker:
     """A slot with a worker that a test plays."""
@@ -40,7 +50,7 @@ class Worker:
     def __init__(self, *, shares_memory: bool) -> None:
         self.folder = WorkerFolder()
         ours, self._theirs = socket.socketpair()
-        self.calls = CallSocket(ours, drain=lambda: None, on_garbage=self._fail)
+        self.calls = CallSocket(ours, drain=lambda: None, on_garbage=self._fail, on_model_call=lambda _: None)
         self.slot = SlotChannel(0, self.calls, self.folder, has_others=False, shares_memory=shares_memory)
 
     def run(self, *items: ItemInput, prefetch: bool = False) -> m.Payload:

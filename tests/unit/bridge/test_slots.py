@@ -27,6 +27,7 @@ from geartrain.domain.predictions.calls import (
     ItemEnd,
     ItemEvent,
     ItemInput,
+    ModelCallPort,
     Report,
     Succeeded,
 )
@@ -72,6 +73,9 @@ class Listener:
 
     def on_idle(self) -> None:
         self._hear("idle")
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
 
 class Slot:
@@ -148,7 +152,7 @@ async def slots(drains: list[None]) -> AsyncIterator[tuple[Slot, Slot]]:
         for channel in channels:
             channel.fail(reason)
 
-    calls = CallSocket(ours, drain=lambda: drains.append(None), on_garbage=fail)
+    calls = CallSocket(ours, drain=lambda: drains.append(None), on_garbage=fail, on_model_call=lambda _: None)
     channels = [SlotChannel(number, calls, folder, has_others=True, shares_memory=True) for number in range(2)]
     await calls.open()
     with theirs:

@@ -27,6 +27,7 @@ NAMES: Final = {name: each for each in COMMAND.params for name in each.opts if n
 NOT_QUICK: Final = {"--await-explicit-shutdown", "--version"}  # each has a callback
 # A value for each option: by its name, else by what stands for its value in the help.
 VALUES: Final = {
+    "--api": "kserve",
     "--access-log": "sampled:10",
     "--devices": "cuda:0,cuda:1",
     "--host": "0.0.0.0",  # noqa: S104 - nobody listens

@@ -66,11 +66,10 @@ def test_backends(tmp_path: Path, text: str, backend: str, platform: str, file: 
     ("text", "sentence"),
     [
         ('backend: "python"', "backend 'python' is not served; write its model.py as a run.py"),
-        ('platform: "ensemble"', "backend 'ensemble' is not served; call its models one after the other"),
+        ('platform: "ensemble"', "`input` is missing; an ensemble declares its tensors"),
         ('platform: "tensorrt_plan"', "backend 'tensorrt_plan' is not served; a plan runs only on the kind of GPU"),
         ('backend: "tensorflow" platform: "tensorflow_graphdef"', "TensorFlow 2 no longer makes frozen graphs"),
         ('backend: "vllm"', "backend 'vllm' is not served; there are onnxruntime, pytorch, tensorflow"),
-        ("ensemble_scheduling { step { model_name: 'a' } }", "`ensemble_scheduling`: ensembles are not served"),
         ("sequence_batching { }", "`sequence_batching`: the state of a sequence is not kept"),
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "`batch_input`: "),
         ("batch_output { }", "`batch_output`: "),
@@ -409,7 +408,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_served_is_in_the_repository_all_the_same(tmp_path: Path) -> None:
     said = folder(tmp_path, "e", 'platform: "ensemble"')
     assert isinstance(said, str)
-    assert said.startswith(f"{tmp_path}/e/config.pbtxt: backend 'ensemble' is not served")
+    assert said.startswith(f"{tmp_path}/e/config.pbtxt: `input` is missing; an ensemble declares")
     assert Repository(tmp_path, environ={}).names() == ["e"]
 
 

@@ -71,6 +71,7 @@ def test_every_option_arrives(model: Path) -> None:
         "max_download_size": 12,
         "upload_url": "https://files.example/",
         "allow_private_urls": True,
+        "api": "kserve,azure",
         "shared_memory": True,
         "health_body": True,
         "cache_dir": model.parent / "cache",
@@ -111,6 +112,7 @@ def test_every_option_arrives(model: Path) -> None:
         url="sqlite:///store.db", key_file=Path("keys"), keep=14.0, max_bytes=15, lease=16.0, attempts=17
     )
     assert (options.shared_memory, options.health_body, options.wakeup) == (True, True, "blocking")
+    assert options.api == "kserve,azure"
     assert options.mirror_prints == "on"
     assert options.cache == CacheOptions(model.parent / "cache", verify=True)
 

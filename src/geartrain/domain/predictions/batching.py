@@ -48,13 +48,15 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     several rows, and the lists among its inputs and outputs have an element for each. Otherwise a request is one item,
     and clients see neither dimension nor list. `shared` are the inputs that a whole batch has in common: only requests
     in which they are equal are run together. `takes_singles`: a request by itself may come as a plain prediction, since
-    `run()` does nothing else with a batch of one.
+    `run()` does nothing else with a batch of one. `apart`: the requests of a batch are a list, and their tensors are
+    not joined; with `by_rows` the first dimension of their tensors counts, and has to be all that differs.
     """
 
     policy: BatchPolicy
     by_rows: bool = False
     shared: tuple[str, ...] = ()
     takes_singles: bool = False
+    apart: bool = False
 
 
 class BatchItems:
@@ -62,6 +64,7 @@ class BatchItems:
 
     def __init__(self, signature: Signature, batching: Batching) -> None:
         self._shared = batching.shared
+        self._is_apart, self._counts_rows = batching.apart, batching.by_rows
         policy = batching.policy
         self._limit = policy.max_size if policy.refuse_larger else None
         stacked = [field for field in signature.inputs if batching.by_rows and field.name not in batching.shared]
@@ -76,6 +79,8 @@ class BatchItems:
         when the inputs do not have equally many rows, or the model takes no batch as large: `INVALID_TENSOR`, or
         `INVALID_INPUT` for a request of JSON alone.
         """
+        if self._is_apart:
+            return self._measure_apart(tensors) if self._counts_rows and tensors else ((), 1)
         if not self._tensors:
             return self._shared_part(json), 1
         if self._is_tensors_only and tensors is not None and len(tensors) == 1:
@@ -84,6 +89,16 @@ class BatchItems:
             self._check(tensor.name, rows, tensors)
             return ((tensor.name, tensor.shape[1:]),), rows
         return self._measure(json, tensors)
+
+    def _measure_apart(self, tensors: Sequence[Tensor]) -> tuple[Hashable, int]:
+        first = tensors[0]
+        rows = _rows(first.name, first.shape, tensors)
+        for tensor in tensors:
+            if _rows(tensor.name, tensor.shape, tensors) != rows:
+                text = f"has {tensor.shape[0]} rows along its first dimension, and '{first.name}' has {rows}"
+                raise tensor_error(f"input '{tensor.name}' {text}: all inputs of a batch have equally many")
+        self._check(first.name, rows, tensors)
+        return tuple(sorted((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in tensors)), rows
 
     def _measure(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
         given = {tensor.name: tensor.shape for tensor in tensors or ()}

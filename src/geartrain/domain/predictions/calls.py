@@ -5,7 +5,7 @@ Service, bridge and worker use these types, so none of them imports the other. R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import msgspec
@@ -16,7 +16,7 @@ from geartrain.domain.predictions.events import Log, LogSource, Metric, Output
 from geartrain.domain.predictions.inference import Parameters
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import OutputMode, Signature
 from geartrain.domain.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class ItemInput(msgspec.Struct, frozen=True):
 
     With `tensors`, which may be an empty tuple, these are inputs beside it, and outputs that hold tensors come packed
     (`domain.tensors.tensor.pack`) instead of as JSON. `rows` is its size in a batch (`domain.predictions.batching`).
-    `parameters` are those of the Open Inference Protocol. `request` is the one that asks for the prediction.
+    `parameters` are those of the Open Inference Protocol. `request` is the one that asks for the prediction. `pieces`:
+    a response that is streamed may come as outputs, one for each piece.
     """
 
     id: str
@@ -47,19 +48,21 @@ class ItemInput(msgspec.Struct, frozen=True):
     tensors: tuple[Tensor, ...] | None = None
     parameters: Parameters | None = None
     request: RequestContext = NO_REQUEST
+    pieces: bool = False
 
 
 class CallInput(msgspec.Struct, frozen=True):
     """One invocation of `run()`, for one prediction or, where the model takes batches, for several.
 
     `prefetch`: the slot is still busy; the call begins when the one before it is over. `single_client`: no other client
-    seems to ask at present, so the server has nothing else to do while the call runs.
+    seems to ask at present, so the server has nothing else to do while the call runs. `apart`: see `Batching`.
     """
 
     id: str
     items: tuple[ItemInput, ...]
     prefetch: bool = False
     single_client: bool = False
+    apart: bool = False
 
 
 INLINE: Final = "data:"
@@ -130,6 +133,45 @@ class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
 Report = ItemEvent | ItemEnd
 
 
+def nothing() -> None:
+    """Stand in for `ModelCallPort.on_end` of a call without a prediction."""
+
+
+class ModelCallPort(Protocol):
+    """A call of another model by the author's code, and the way of its answer.
+
+    Attributes:
+        model: the name of the other model.
+        version: empty for the one that clients get.
+        input: a JSON object in UTF-8, whose file values are local paths.
+        tensors: inputs beside it; None without.
+        on_end: called when the worker needs no more of the answer: to cancel what runs, and to let go of what is held.
+    """
+
+    model: str
+    version: str
+    input: bytes
+    tensors: tuple[Tensor, ...] | None
+    on_end: Callable[[], None]
+
+    def give(self, output: Buffer, *, packed: bool, record: bool, files: tuple[str, ...]) -> None:
+        """Send an output of a stream; see `ipc.messages.ModelAnswer`."""
+
+    def end(
+        self,
+        output: Buffer | None,
+        mode: OutputMode,
+        *,
+        packed: bool = False,
+        record: bool = False,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        """Send the end, with the output of a model that streams nothing."""
+
+    def fail(self, model: str, code: str, error: str) -> None:
+        """Send the reason for which there is no answer."""
+
+
 class CallListener(Protocol):
     """Receives the reports of a worker on one call, whose items are named by their index, or by `ALL`.
 
@@ -151,6 +193,9 @@ class CallListener(Protocol):
     def on_idle(self) -> None:
         """The slot, which was still occupied when all items had ended, may take the next call."""
 
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """The run calls another model."""
+
 
 class WorkerObserver(Protocol):
     """Hears what concerns a worker as a whole."""
@@ -163,6 +208,9 @@ class WorkerObserver(Protocol):
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """The author's own metrics have changed."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """The setup calls another model."""
 
     def on_lost(self, reason: str) -> None:
         """The worker is gone without having been told to go; the calls it had have been ended before."""
@@ -177,6 +225,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     has_healthcheck: bool
     batching: Batching | None = None
     platform: str = PYTHON  # the Open Inference Protocol's name of what runs the model
+    calls: tuple[str, ...] = ()  # other models that its class declares, as `name` or `name@version`
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):

@@ -19,11 +19,13 @@ class SchedulePolicy(msgspec.Struct, frozen=True):
     """Scheduling that a client requests.
 
     `timeout`: seconds that queue and run may take together; None for no limit. `priority`: the number of a level, 1 is
-    the highest; 0 for the model's default.
+    the highest; 0 for the model's default. `is_nested`: it is for another prediction, which holds a slot meanwhile, so
+    it waits before all that clients ask for.
     """
 
     timeout: float | None = None
     priority: int = 0
+    is_nested: bool = False
 
     def within(self, seconds: float) -> SchedulePolicy:
         """Return the policy with a timeout of at most so many seconds."""

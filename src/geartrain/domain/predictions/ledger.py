@@ -20,16 +20,16 @@ from geartrain.domain.predictions.prediction import CLIENT_LEFT, Webhook
 from geartrain.domain.principal import ANYONE, Principal
 
 Retry = Literal["always", "never"]
-"""Whether a prediction runs again after its server was lost."""
+"""Policy for a prediction whose server was lost: run it again or fail it."""
 
 LISTED_ECHO: Final = 2_000
 """Bytes of an input that a list shows; a longer one is left out."""
 
 LOST_ERROR: Final = "Its server was lost."
-"""The error of a prediction that has failed because its server was lost and nobody may run it again."""
+"""Error of a prediction whose server was lost and whose `Retry` is `never`."""
 
 UNREADABLE_ERROR: Final = "Its server was lost, and its input cannot be decrypted with the key of this one."
-"""The error of a prediction whose stored input was encrypted with a key that no replica has any more."""
+"""Error of a prediction whose stored input was encrypted with a key that no replica has any more."""
 
 
 LONGEST_PAUSE: Final = 3600.0

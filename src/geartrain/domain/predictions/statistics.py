@@ -117,8 +117,11 @@ class Histogram:
 
 
 Run = tuple[float, float, float, float, int, int, int]
-"""What is counted of a prediction that has run: the seconds for the files of its input, in the queue, in the model, and
-in all; its rows in a batch; and the bytes of its input and output, the latter negative if it has not ended well."""
+"""Figures of a prediction that has run.
+
+Seconds for the files of its input, in the queue, in the model, and in all; its rows in a batch; bytes of its input and
+of its output, the latter negative if it failed or was canceled.
+"""
 
 
 class Runs(msgspec.Struct, frozen=True):

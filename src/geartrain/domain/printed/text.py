@@ -9,10 +9,10 @@ from typing import Final
 from geartrain.domain.printed.screen import MAX_ROWS, Screen
 
 OVERWRITES: Final = re.compile(r"\r(?!\n)|\x08|\x1b\[[0-9;]{0,32}[A-GJK]")
-"""What can change text that has been printed before; a return in front of a newline cannot."""
+"""Control characters that change text printed before; a return in front of a newline does not."""
 
 MOVES_UP: Final = re.compile(r"\x1b\[[0-9]{0,2}[AF]")
-"""What brings the cursor back to lines that have ended."""
+"""Escape sequences that move the cursor back to finished lines."""
 
 
 MAX_TEXT: Final = 16 * 1024**2

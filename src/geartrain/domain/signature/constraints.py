@@ -112,7 +112,7 @@ def rule_for_type(spec: TypeSpec) -> Rule:
         closed=spec.closed,
         choices=spec.choices,
         secret=holds(spec, "secret"),
-        array=nested_array(spec) if spec.kind == "tensor" else None,
+        array=nested_array(spec) if spec.kind == "tensor" and not spec.form else None,
     )
 
 

@@ -67,6 +67,8 @@ class OpenAIView(msgspec.Struct, frozen=True):
 
 def openai_view(signature: Signature) -> OpenAIView:
     """Find what a signature can be asked for."""
+    if signature.contract:
+        return OpenAIView()
     media = media_view(signature)
     if media.endpoints:
         return OpenAIView(media=media)

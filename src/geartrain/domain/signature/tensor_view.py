@@ -21,10 +21,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
-from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
     ARRAY_NAMES,
     SIZES,
@@ -55,6 +56,7 @@ _UNFIT: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowEr
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _CONVERTED: Final = frozenset(ARRAY_NAMES) - {"BF16"}  # which numpy does not have
 
 
@@ -128,6 +130,16 @@ class TensorView:
             (tensor,) = tensors
             if self._checks.sizes.get((tensor.name, tensor.datatype, tensor.shape)) == len(tensor.data):
                 return Bound(_NO_INPUT, (tensor,))
+        values, passed = self.divide(tensors)
+        if len(values) + len(passed) < len(self._specs):
+            self._check_required({*values, *(tensor.name for tensor in passed)})
+        return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
+
+    def divide(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Any], list[Tensor]]:
+        """Check tensors, and return the values of those that are none to the model, and the others.
+
+        Raises `INVALID_TENSOR` as `bind` does, but for a missing one.
+        """
         values: dict[str, Any] = {}
         passed: list[Tensor] = []
         seen: set[str] = set()
@@ -147,9 +159,7 @@ class TensorView:
             else:
                 check_type(spec, tensor.datatype, tensor.shape)
                 values[name] = port.value(tensor)
-        if len(seen) < len(self._specs):
-            self._check_required(seen)
-        return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
+        return values, passed
 
     def is_converted(self, name: str) -> bool:
         """True if an input of this name is no tensor to the model."""
@@ -162,6 +172,45 @@ class TensorView:
             return port.tensor(value)
         except _UNFIT:
             raise tensor_error(f"input '{name}' cannot be sent as a tensor of {port.spec.datatype}") from None
+
+    def bind_nested(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[bytes, tuple[Tensor, ...] | None]:
+        """Return the input of a prediction that another model asks for: a JSON object, and the arrays beside it.
+
+        An array for an input that is no tensor becomes nested lists, and lists for a tensor become one. The tensors are
+        None where the outputs shall be JSON. Raises `INVALID_TENSOR`.
+        """
+        if not self.has_tensors and tensors is None:
+            return json, None
+        values = _decode_members(json)
+        passed: dict[str, Tensor] = {}
+        for tensor in tensors or ():
+            spec = self._specs.get(tensor.name)
+            if spec is None:
+                msg = f"unexpected inference input '{clip(tensor.name)}'; the inputs are: {_listed(self._specs)}"
+                raise tensor_error(msg)
+            if tensor.name in self._ports:
+                values[tensor.name] = msgspec.Raw(_nested_lists(tensor))
+            else:
+                self._checks.check(spec, tensor)
+                passed[tensor.name] = tensor
+        for name, text in tuple(values.items()):
+            if name in self._specs and name not in self._ports and bytes(text) != b"null":
+                del values[name]
+                passed[name] = self._tensor_of(name, bytes(text))
+        self._check_required({*values, *passed})
+        return _encode(values), tuple(passed.values()) if self.has_tensors else None
+
+    def _tensor_of(self, name: str, text: bytes) -> Tensor:
+        """Return the tensor of nested lists. Raises `INVALID_TENSOR`."""
+        from geartrain.domain.tensors.array_json import tensor_of  # late: it needs numpy
+
+        spec = self._specs[name]
+        try:
+            tensor = tensor_of(name, spec.datatype, text, shape=spec.shape)
+        except (ValueError, TypeError, OverflowError):
+            raise tensor_error(f"input '{name}' is no array of {spec.datatype}") from None
+        self._checks.check(spec, tensor)
+        return tensor
 
     def _check_required(self, seen: set[str]) -> None:
         missing = [name for name in self._required if name not in seen]
@@ -179,9 +228,18 @@ class TensorView:
     # output
 
     @property
+    def gives_record(self) -> bool:
+        """True if the tensors of an output are fields of a record."""
+        return self._out.is_record
+
+    @property
     def gives_one(self) -> bool:
         """True if a run gives one tensor, and nothing else."""
         return self._out.is_one_tensor and not self.streams
+
+    def with_requested(self, json: bytes, names: Sequence[str] | None) -> bytes:  # noqa: ARG002 - see `OpenView`
+        """Return the input of a model that receives the names of the requested outputs too."""
+        return json
 
     def check_requested(self, names: Sequence[str]) -> None:
         """Raise `INVALID_TENSOR` if one of these is no output of the model."""
@@ -244,6 +302,16 @@ class _Checks:
             self.sizes[spec.name, tensor.datatype, tensor.shape] = len(tensor.data)
         elif spec.name in self._texts:
             _read_texts(spec.name, tensor)
+
+
+def _nested_lists(tensor: Tensor) -> bytes:
+    """Return the JSON text of a tensor. Raises `INVALID_TENSOR`."""
+    from geartrain.domain.tensors.array_json import text_of  # late: it needs numpy
+
+    try:
+        return text_of(tensor)
+    except GeartrainError as error:
+        raise tensor_error(error.message.replace("output", "input", 1)) from None
 
 
 def _input_spec(field: InputField) -> TensorSpec:
@@ -342,7 +410,7 @@ class _Outputs:
     def __init__(self, kind: TypeSpec) -> None:
         fields = kind.fields if kind.kind == "record" else ()
         named = [(field.name, field.type) for field in fields] or [(OUTPUT, kind)]
-        self._is_record = bool(fields)
+        self.is_record = bool(fields)
         self.specs = tuple(_output_spec(name, inner) for name, inner in named)
         self._ports = {name: _named_port(name, inner) for name, inner in named if inner.kind != "tensor"}
         self.has_tensors = len(self._ports) < len(named)
@@ -361,7 +429,7 @@ class _Outputs:
         return [given[spec.name] for spec in self.specs if spec.name in given]
 
     def _plain(self, value: Any) -> list[Tensor]:
-        values = (value or {}) if self._is_record or self.has_tensors else {OUTPUT: value}
+        values = (value or {}) if self.is_record or self.has_tensors else {OUTPUT: value}
         # None is an absent value: the protocol has no tensor for it.
         return [port.output(values[name]) for name, port in self._ports.items() if values.get(name) is not None]
 
@@ -383,7 +451,83 @@ def _of_stream(spec: TensorSpec) -> TensorSpec:
 
 def view_of(signature: Signature) -> TensorView:
     """Return a model's inputs and outputs as tensors."""
+    if signature.contract == "tensors" or signature.output.type.form == "tensors":
+        return OpenView(signature)
     return AnyInputView(signature) if signature.takes_any else TensorView(signature)
+
+
+class OpenView(TensorView):
+    """A view of a model that takes, or gives, tensors of any names. Those that it declares are checked."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._takes_any = signature.contract == "tensors"
+        self._gives_any = signature.output.type.form == "tensors"
+        super().__init__(replace(signature, inputs=()) if self._takes_any else signature)
+        if self._takes_any:
+            self.has_tensors = True
+            self.inputs = tuple(map(_spec_of, signature.open_inputs))
+            self._specs = {spec.name: spec for spec in self.inputs}
+            self._required = tuple(spec.name for spec in self.inputs if not spec.optional)
+        if self._gives_any:
+            self.has_tensors = self.gives_tensors = True
+            self.outputs = tuple(map(_spec_of, signature.open_outputs))
+            self.names = tuple(spec.name for spec in self.outputs)
+
+    def bind(self, tensors: Sequence[Tensor]) -> Bound:
+        """Return all tensors as they are. Raises `INVALID_TENSOR`: given twice, not as declared, or of a wrong size."""
+        if not self._takes_any:
+            return super().bind(tensors)
+        seen: set[str] = set()
+        for tensor in tensors:
+            if tensor.name in seen:
+                raise tensor_error(f"input '{clip(tensor.name)}' already exists in request")
+            seen.add(tensor.name)
+            spec = self._specs.get(tensor.name)
+            if spec is not None:
+                check_type(spec, tensor.datatype, tensor.shape)
+            elif self._specs:
+                names = _listed(self._specs)
+                raise tensor_error(f"unexpected inference input '{clip(tensor.name)}'; the inputs are: {names}")
+            check_size(tensor)
+        self._check_required(seen)
+        return Bound(_NO_INPUT, tuple(tensors))
+
+    def divide(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Any], list[Tensor]]:
+        """Return no values, and all tensors. Raises as `bind`."""
+        return super().divide(tensors) if not self._takes_any else ({}, list(self.bind(tensors).tensors))
+
+    def with_requested(self, json: bytes, names: Sequence[str] | None) -> bytes:
+        """Return the input of the model, with the names of the requested outputs."""
+        return _encode({"outputs": list(names)}) if self._takes_any and names is not None else json
+
+    def check_requested(self, names: Sequence[str]) -> None:
+        """Raise `INVALID_TENSOR` if the model declares its outputs, and one of these is none."""
+        if not self._gives_any or self.names:
+            super().check_requested(names)
+
+    @property
+    def gives_one(self) -> bool:
+        """True if a run gives one tensor, and nothing else."""
+        return super().gives_one and not self._gives_any
+
+    def one(self, chunk: Buffer) -> list[Tensor]:
+        """Return the outputs of one yield, or those of a run that yields nothing."""
+        return list(unpack(chunk)[1]) if self._gives_any else super().one(chunk)
+
+    def whole(self, output: Buffer, chunks: Sequence[Buffer]) -> list[Tensor]:
+        """Return the outputs of a run that is over; those of the yields of a stream are joined by name."""
+        if not self._gives_any:
+            return super().whole(output, chunks)
+        if not self.streams:
+            return self.one(output)
+        parts = [self.one(chunk) for chunk in chunks]
+        names = dict.fromkeys(tensor.name for part in parts for tensor in part)
+        same = [[tensor for part in parts for tensor in part if tensor.name == name] for name in names]
+        return [self._join(TensorSpec(each[0].name, each[0].datatype, each[0].shape), each) for each in same]
+
+
+def _spec_of(declared: DeclaredTensor) -> TensorSpec:
+    return TensorSpec(declared.name, declared.datatype, declared.shape, optional=declared.optional)
 
 
 class AnyInputView(TensorView):

@@ -31,6 +31,8 @@ Kind = Literal[
 ]
 
 OutputMode = Literal["value", "iterator", "concatenate"]
+Form = Literal["", "body", "response", "tensors"]
+Contract = Literal["", "request", "tensors"]
 
 
 class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +54,7 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     text: bool = False  # a tensor of BYTES whose elements are UTF-8
     anything: bool = False  # `Any` or `Opaque` in an output, shown as an object or a list: it may be any value
     values: TypeSpec | None = None  # of an object of an output: the type of its values, if its author tells it
+    form: Form = ""  # a body (a tensor of one element of BYTES), a whole response (a record), or any tensors
 
 
 class RecordField(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,6 +136,28 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
         False  # its one input, a tensor of numbers, may come under any name and as numbers of any datatype
     )
     openai: OpenAIEndpoint | None = None  # declared; other endpoints follow from the names and types
+    contract: Contract = ""  # `run()` takes one request as it came, or its tensors: `inputs` are the parts of that
+    open_inputs: tuple[DeclaredTensor, ...] = ()  # of a model that takes any tensors: those that it declares
+    open_outputs: tuple[DeclaredTensor, ...] = ()
+
+
+BODY: Final = TypeSpec("tensor", nullable=True, datatype="BYTES", shape=(1,), form="body")
+"""The body of a request: one element of BYTES, or any value in JSON."""
+
+RESPONSE: Final = TypeSpec(
+    "record",
+    title="Response",
+    form="response",
+    fields=(
+        RecordField("body", TypeSpec("tensor", datatype="BYTES", shape=(1,), form="body")),
+        RecordField("status", TypeSpec("integer"), required=False),
+        RecordField("content_type", TypeSpec("string"), required=False),
+        RecordField("headers", TypeSpec("array", items=TypeSpec("opaque", nullable=True)), required=False),
+    ),
+)
+"""A whole response. `headers` are pairs. Of the pieces of a stream, the first one alone has more than a body."""
+
+ANY_TENSORS: Final = TypeSpec("object", form="tensors", anything=True)
 
 
 def nested_array(kind: TypeSpec) -> NestedArray:

@@ -70,7 +70,7 @@ ARRAY_NAMES: Final[dict[str, str]] = {
     "FP64": "float64",
     "BF16": "bfloat16",
 }
-"""What array packages call each datatype; they have no common name for BYTES."""
+"""Names of the datatypes in array packages, which have no common one for BYTES."""
 
 VARIABLE: Final = -1  # the size of a dimension that is not fixed
 MAX_ELEMENTS: Final = 2**40

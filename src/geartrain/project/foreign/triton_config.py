@@ -12,8 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.predictions.priorities import MAX_LEVELS, NO_PRIORITIES, Level, Priorities
+from geartrain.domain.signature.pipeline import PLATFORM
 from geartrain.project.errors import ProjectError
 from geartrain.project.foreign import model_config_pb2 as pb
+from geartrain.project.foreign.triton_ensemble import is_ensemble, read_ensemble
 from geartrain.project.foreign.triton_tensors import read_declared, read_warmup
 from geartrain.project.foreign.triton_text import plain, read_config
 from geartrain.project.formats import REFUSED, known_backends
@@ -236,12 +238,10 @@ _BACKENDS: Final = {  # of Triton: ours, its platform, and the file that it look
 }
 _PLATFORMS: Final = {platform: backend for backend, (_, platform, _) in _BACKENDS.items()}
 _INSTEAD: Final = {
-    "ensemble": "call its models one after the other, or write a run.py that does",
     "python": "write its model.py as a run.py",
     "tensorrt": REFUSED["tensorrt_plan"][1],
 }
 _ERRORS: Final = {
-    "ensemble_scheduling": f"ensembles are not served; {_INSTEAD['ensemble']}",
     "sequence_batching": "the state of a sequence is not kept between requests; write a run.py that keeps it",
     "batch_input": "tensors that are made of the batch cannot be given to the model",
     "batch_output": "outputs that are cut by their inputs' shapes cannot be given",
@@ -271,6 +271,7 @@ _HEEDED: Final = frozenset(
         "parameters",
         "model_warmup",
         "model_transaction_policy",
+        "ensemble_scheduling",
     }
 )
 
@@ -287,6 +288,8 @@ def read_triton(folder: pathlib.Path) -> Settings:
 
 def _settings(folder: pathlib.Path, config: pb.ModelConfig, unknown: tuple[str, ...]) -> Settings:
     _check(config)
+    if is_ensemble(config):
+        return _ensemble(folder, config, unknown)
     backend, platform, file = _backend(config)
     remarks = [f"`{name}` is not known, and passed over" for name in unknown]
     remarks += _remarks(folder, config)
@@ -311,6 +314,25 @@ def _settings(folder: pathlib.Path, config: pb.ModelConfig, unknown: tuple[str, 
         devices=instances.devices,
         warmup=warmup.inputs,
         stated=_stated(config, file),
+        remarks=tuple(f"{TRITON_NAME}: {sentence}" for sentence in (*remarks, *warmup.remarks)),
+    )
+
+
+def _ensemble(folder: pathlib.Path, config: pb.ModelConfig, unknown: tuple[str, ...]) -> Settings:
+    """Return the settings of an ensemble: it has no file, and runs in no worker of its own."""
+    remarks = [f"`{name}` is not known, and passed over" for name in unknown]
+    remarks += [*_remarks(folder, config), *(f"parameter {key!r} is passed over" for key in config.parameters)]
+    if config.ensemble_scheduling.max_inflight_requests:
+        remarks.append(
+            "`ensemble_scheduling.max_inflight_requests` is passed over: the queues of the models are bounds"
+        )
+    warmup = read_warmup(folder, config)
+    return Settings(
+        origin=TRITON_NAME,
+        versions=_versions(config),
+        pipeline=read_ensemble(config, read_declared(config, platform=PLATFORM)),
+        warmup=warmup.inputs,
+        stated={"version_policy": {"latest": {"num_versions": 1}}, **plain(config)},
         remarks=tuple(f"{TRITON_NAME}: {sentence}" for sentence in (*remarks, *warmup.remarks)),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,8 +17,13 @@ from geartrain.domain.principal import ANYONE, Principal
 from geartrain.domain.signature.tensor_view import TensorView, view_of
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Tensor
-from geartrain.service.ports import InputFilesPort, OutputsPort
+from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.files import Attachments
+
+if TYPE_CHECKING:
+    from geartrain.service.scheduling.nested import NestedRun
+else:
+    NestedRun = object  # a field of a struct
 
 
 class Interface:
@@ -74,11 +79,15 @@ class NewPrediction(msgspec.Struct, frozen=True):
     background: bool = False  # no client waits for its answer
     tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `ItemInput`
     parameters: Parameters | None = None
+    nested: bool = False  # part of another prediction: it is admitted as long as that one runs
     queue: int | None = None  # predictions that may wait before it; None for the operator's `Limits.queue`
     schedule: SchedulePolicy = NO_SCHEDULE
     request: RequestContext = NO_REQUEST  # that asks for it
     attachments: Attachments | None = None  # files that came with the request
     principal: Principal = ANYONE  # the client that it belongs to
+    pieces: bool = False  # a response that is streamed may come as outputs, one for each piece
+    made_for: NestedRun | None = None  # the call of a model by another one
+    results: FolderPort | None = None  # the folder of its output files, for the model that called it
     checked: CheckedInput | None = None  # of a large input; without it, or for another interface, it is checked here
 
 
@@ -90,12 +99,17 @@ class Admission:
         interface: Interface,
         *,
         input_files: InputFilesPort | None,
+        own_files: InputFilesPort | None = None,
         outputs: OutputsPort,
         check_webhook: Callable[[Webhook], tuple[FieldError, ...]],
     ) -> None:
-        """`input_files`: None for a model that takes no files."""
+        """`input_files`: None for a model that takes no files.
+
+        `own_files` are for inputs of other models of the server, which may name files of this machine.
+        """
         self.interface = interface
         self.input_files = input_files
+        self.own_files = own_files
         self._outputs = outputs
         self._check_webhook = check_webhook
         self.secrets = interface.validator.secret_fields
@@ -123,7 +137,8 @@ class Admission:
             raise _invalid(errors)
         if checked is not None:
             return checked.values
-        return None if self.input_files is None else _check_files(new.input, new.attachments, self.input_files)
+        files = self.input_files if new.made_for is None else self.own_files
+        return None if files is None else _check_files(new.input, new.attachments, files)
 
     def _check_attachments(self, attachments: Attachments) -> tuple[FieldError, ...]:
         """Say which files came for inputs that take none; the model may have been reloaded since they came."""

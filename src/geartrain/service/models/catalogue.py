@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
@@ -16,6 +16,9 @@ from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
 from geartrain.service.models.residency import STAY, Residency, ResidencyPolicy
 from geartrain.service.models.waking import Waking
 from geartrain.service.models.wanted import ModelControl
+
+if TYPE_CHECKING:
+    from geartrain.service.models.nested import ModelCaller
 
 
 class Readiness:
@@ -72,6 +75,7 @@ class Catalogue:
         self.reconciler = Reconciler(repository, grace=grace, tell=tell, make_room=self._make_room)
         self.residency = Residency(self._entries, self.reconciler, residency, measure=repository.memory)
         self._policy = residency
+        self.caller: ModelCaller | None = None  # of models by other models
         self.control: ModelControl = self  # loads and unloads that clients request; see `SharedControl`
 
     # models and versions

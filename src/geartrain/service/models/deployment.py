@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
+from geartrain.domain.predictions.calls import INLINE, ItemInput, ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
@@ -24,8 +24,10 @@ from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signa
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Admission, Interface, NewPrediction
 from geartrain.service.models.durable import create_durable
+from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import (
     CLOCKS,
     DEFAULT_MAX_OUTPUT,
@@ -36,6 +38,7 @@ from geartrain.service.scheduling.context import (
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.nested import Caller
 from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.scheduling.tracing import telling, traces_of
@@ -88,6 +91,7 @@ class DeploymentSettings:
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
+    calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
@@ -114,6 +118,10 @@ class OutboundPort(Protocol):
     @property
     def outputs(self) -> OutputsPort:
         """Destination of output files."""
+
+    @property
+    def caller(self) -> ModelCaller | None:
+        """Maker of the predictions of other models that a run calls; None where there are none."""
 
     def new_folder(self) -> FolderPort:
         """Return a directory for one prediction."""
@@ -147,8 +155,8 @@ class Deployment:
     ) -> None:
         """`spawn` makes a worker; none is made before `workers.spawn()`.
 
-        `on_setup_output` hears what the load and the setup of the workers print, `on_print` what runs print. `clocks`
-        are those of the machine, but for tests.
+        `on_setup_output` hears what the load and the setup of the workers print, `on_print` what runs print.
+        `clocks` are those of the machine, but for tests.
         """
         self.name = record.name
         self.version = record.number
@@ -164,6 +172,7 @@ class Deployment:
                 time_limit=settings.setup_timeout,
                 warm_up=warm_up_of(settings, outbound) if _has_warm_up(settings) else None,
                 restarts=settings.restarts,
+                check=self._check_calls,
             ),
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
             labels={"model": record.name, "version": record.number},
@@ -172,19 +181,25 @@ class Deployment:
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
+        self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
         self._openai: OpenAIModel | None = None
         self._closing: asyncio.Task[None] | None = None
+        self.find_fault: Callable[[], str] = (
+            str  # the reason for which a model that calls others is not ready; "" if it is
+        )
         context = RunContext(
             outputs=lambda: outbound.outputs,
             counts=record.counts,
             input_files=lambda: self.admission.input_files,
+            own_files=lambda: self.admission.own_files,
             gives_tensors=lambda: self.interface.view.gives_tensors,
             cancel_grace=settings.limits.cancel_grace,
             run_timeout=settings.limits.run_timeout,
             max_output_size=settings.limits.max_output_size or NO_OUTPUT_LIMIT,
             new_folder=outbound.new_folder,
             on_print=on_print,
+            on_model_call=self._on_run_call,
             clock=clocks.wall,
             steady=clocks.steady,
             traces=traces_of(outbound.tracer, record.name, record.number, clock=clocks.wall),
@@ -215,6 +230,11 @@ class Deployment:
             self.executions.cancel_all()
             await self.executions.drain(STOP_GRACE)
         await self.workers.stop(STOP_GRACE)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it can take requests, and the models that it needs can, too."""
+        return self.workers.health is _READY and not self.find_fault()
 
     # predictions
 
@@ -248,7 +268,7 @@ class Deployment:
             durability = self.outbound.durability
             if durability is not None:
                 return create_durable(self, durability, new, values=values)
-        if self.executions.is_closed:
+        if self.executions.is_closed and not new.nested:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
         execution = self.admit(new, admission.echo(new) if admission.secrets else new.input, Execution)
@@ -288,8 +308,13 @@ class Deployment:
             prediction.principal = new.principal.name
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
-        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
+        item = ItemInput(
+            prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request, new.pieces
+        )
         execution = make(scheduler, prediction, item, ticket=ticket)
+        if new.made_for is not None:
+            execution.nested, execution.results = new.made_for, new.results
+            new.made_for.execution = execution
         if context.traces is not None:
             try:
                 execution.begin_trace()
@@ -322,6 +347,46 @@ class Deployment:
     def webhooks(self) -> Webhooks:
         """Sender of the predictions' webhooks."""
         return self.outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
+
+    # calls of other models
+
+    async def settled(self) -> None:
+        """Wait until the health of the workers has changed."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._settling.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._settling:
+                self._settling.remove(waiter)
+
+    def _check_calls(self, info: WorkerInfo) -> str:
+        """Return the reason against the models that the class declares; "" for none."""
+        caller = self.outbound.caller
+        return "" if caller is None or not info.calls else caller.fault_of(self.name, info.calls)
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Make the prediction of another model that the setup of a worker calls."""
+        if self.outbound.caller is None:
+            call.fail(call.model, Code.NOT_FOUND, "There are no other models here.")
+        else:
+            self.outbound.caller.begin(call, Caller(self.name, self.version, self._may_call))
+
+    def _on_run_call(self, call: ModelCallPort, run: Call) -> None:
+        members = run.members
+        if self.outbound.caller is None or not members:
+            call.fail(call.model, Code.RUN_CANCELED, "The prediction that called it is over.")
+        else:
+            self.outbound.caller.begin(call, Caller(self.name, self.version, self._may_call, members[0], run))
+
+    @property
+    def _may_call(self) -> frozenset[str] | None:
+        """The names of the models that it may call; None for all."""
+        listed = self.settings.calls
+        if listed is None:
+            return None
+        declared = () if self._admission is None else self._admission.interface.info.calls
+        return frozenset({*listed, *(name.partition("@")[0] for name in declared)})
 
     # calls of protocols
 
@@ -359,15 +424,25 @@ class Deployment:
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,
-            input_files=self.outbound.input_files(info.signature, self.settings.user_agent) if takes_files else None,
+            input_files=self._input_files(info) if takes_files else None,
+            own_files=self._input_files(info, root=Path("/"))
+            if takes_files and self.outbound.caller is not None
+            else None,
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
         self.scheduler.configure(info)
         self.loaded.set()
 
+    def _input_files(self, info: WorkerInfo, *, root: Path | None = None) -> InputFilesPort:
+        return self.outbound.input_files(info.signature, self.settings.user_agent, root=root)
+
     def on_health(self, health: Health) -> None:
         """Serve those that wait, or refuse them when there will be no worker for them."""
+        settling, self._settling = self._settling, []
+        for waiter in settling:
+            if not waiter.done():
+                waiter.set_result(None)
         if health is _READY:
             self.scheduler.serve()
         elif health is not Health.STARTING:

@@ -152,12 +152,13 @@ class Version:
     @property
     def is_ready(self) -> bool:
         """True if it can take requests."""
-        return self.state in DORMANT or (self.is_loaded and self.deployment.workers.health is Health.READY)
+        return self.state in DORMANT or (self.is_loaded and self.deployment.is_ready)
 
     def entry(self) -> IndexEntry:
         """Return its line of the index. One whose workers are gone is no longer available, whatever it was before."""
         if self.is_loaded and not self.is_ready:
-            return IndexEntry(self.record.name, self.number, "UNAVAILABLE", self.deployment.workers.lost or "")
+            reason = self.deployment.workers.lost or self.deployment.find_fault()
+            return IndexEntry(self.record.name, self.number, "UNAVAILABLE", reason)
         return IndexEntry(self.record.name, self.number, _INDEX_STATES[self.state], self.reason)
 
 

@@ -40,7 +40,8 @@ def create_bound(
     if request.outputs is not None:
         view.check_requested(request.outputs)
     tensors = bound.tensors if view.has_tensors else None
-    return create_from_json(deployment, bound.json, request, origin=origin, tensors=tensors, checked=checked)
+    values = view.with_requested(bound.json, request.outputs)
+    return create_from_json(deployment, values, request, origin=origin, tensors=tensors, checked=checked)
 
 
 def create_from_json(

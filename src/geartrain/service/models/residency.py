@@ -46,7 +46,7 @@ class ResidencyPolicy(msgspec.Struct, frozen=True):
 
 
 STAY: Final = ResidencyPolicy()
-"""What is loaded stays."""
+"""Policy that keeps loaded models."""
 
 
 class Residency:

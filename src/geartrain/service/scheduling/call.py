@@ -7,7 +7,16 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, ItemEvent, Outcome, Succeeded
+from geartrain.domain.predictions.calls import (
+    ALL,
+    CallInput,
+    FileRef,
+    ItemEnd,
+    ItemEvent,
+    ModelCallPort,
+    Outcome,
+    Succeeded,
+)
 from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.execution import CANCELED, Execution
@@ -15,6 +24,7 @@ from geartrain.service.scheduling.permits import Permit
 from geartrain.service.scheduling.tracing import Assignment
 
 if TYPE_CHECKING:
+    from geartrain.service.scheduling.nested import NestedCalls
     from geartrain.service.scheduling.scheduler import Scheduler
 
 SIZE_METRIC = "batch_size"
@@ -49,6 +59,7 @@ class Call:
         "_since",
         "_timer",
         "call_id",
+        "nested",
         "permit",
         "rows",
         "size",
@@ -83,6 +94,7 @@ class Call:
         self.took = 0.0  # seconds, once its run is over
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
+        self.nested: NestedCalls | None = None  # calls of other models by its run, if there have been any
         self._is_prefetched = prefetched
         for member in members:
             member.assign(self, prefetched=prefetched)
@@ -98,7 +110,9 @@ class Call:
         members = self._members
         items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
         self.permit.worker.run(
-            self.permit.slot, CallInput(self.call_id, items, self._is_prefetched, single_client), self
+            self.permit.slot,
+            CallInput(self.call_id, items, self._is_prefetched, single_client, self._scheduler.is_apart),
+            self,
         )
 
     def _step(self, wanted: CallState) -> None:
@@ -145,6 +159,8 @@ class Call:
             return
         self._step(CallState.CANCELING)
         self.permit.worker.cancel(self.permit.slot, self.call_id)
+        if self.nested is not None:
+            self.nested.end()
         self._limit_stop()
 
     def _limit_stop(self) -> None:
@@ -165,6 +181,17 @@ class Call:
         if self.state is not _ENDED:
             self._step(CallState.KILLED)
         self.permit.worker.kill(f"killed, because a canceled prediction had not ended after {grace:g} seconds")
+
+    # calls of other models
+
+    @property
+    def members(self) -> Sequence[Execution]:
+        """The members that have not ended."""
+        return tuple(self._members.values())
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Make the prediction of another model that the run calls."""
+        self._scheduler.context.on_model_call(call, self)
 
     # from the worker
 
@@ -214,7 +241,7 @@ class Call:
         elif report.files:
             self.discard(report.files)
 
-    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901, PLR0912 - on the path of each prediction
         """End members. With `idle` the slot has its next call before any of them hears of it."""
         scheduler, members = self._scheduler, self._members
         at = scheduler.context.clock()
@@ -233,6 +260,8 @@ class Call:
                     has_files = True
         if self.state in _IN_RUN and (idle or not members):
             self._count()
+        if self.nested is not None and (idle or not members):
+            self.nested.end()
         if idle:
             if self._timer is not None:
                 self._timer.cancel()

@@ -6,16 +6,22 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from geartrain.domain.errors import Code
+from geartrain.domain.predictions.calls import ModelCallPort
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.inference import LONGEST_TIMEOUT
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.rendering import clip
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.tracing import ModelTraces
 from geartrain.service.statistics import Counts
+
+if TYPE_CHECKING:
+    from geartrain.service.scheduling.call import Call
 
 DEFAULT_MAX_OUTPUT: Final = 256 * 1024**2
 NO_OUTPUT_LIMIT: Final = sys.maxsize
@@ -56,6 +62,15 @@ OnPrint = Callable[[Prediction, LogSource, str], None]
 """Hears what the run of a prediction prints, as it prints it."""
 
 
+OnModelCall = Callable[["ModelCallPort", "Call"], None]
+"""Makes the prediction of another model that a run calls."""
+
+
+def no_models(call: ModelCallPort, _caller: Call | None = None) -> None:
+    """Stand in for the models of a service with a single one."""
+    call.fail(call.model, Code.NOT_FOUND, f"Request for unknown model: '{clip(call.model)}' is not found")
+
+
 def no_mirror(_prediction: Prediction, _source: LogSource, _text: str) -> None:
     """Stand in for a mirror: what is printed stands in the prediction's logs alone."""
 
@@ -76,12 +91,14 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Callable[[], OutputsPort]
     counts: Counts
     input_files: Callable[[], InputFilesPort | None]
+    own_files: Callable[[], InputFilesPort | None] = lambda: None  # of inputs of other models of the server
     gives_tensors: Callable[[], bool]  # true if outputs of a request with tensors are packed
     cancel_grace: float | None = None  # time that a run may ignore a cancel before its worker is killed
     max_output_size: int = NO_OUTPUT_LIMIT  # bytes of the outputs of a run, beyond which it is canceled and fails
     run_timeout: float | None = None  # time that a run may take before it is canceled and fails
     new_folder: Callable[[], FolderPort] = no_folder
     on_print: OnPrint = no_mirror
+    on_model_call: OnModelCall = no_models
     clock: Callable[[], float] = time.time  # seconds since the epoch
     steady: Callable[[], float] = time.monotonic  # seconds on a clock that cannot be set: how long calls take
     traces: ModelTraces | None = None  # None: nothing is traced

@@ -27,6 +27,7 @@ from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.service.ports import FolderPort
 from geartrain.service.scheduling.context import TimeLimit
 from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
 from geartrain.service.scheduling.files import Attachments, Delivery, Preparation
@@ -34,6 +35,7 @@ from geartrain.service.statistics import Fault
 
 if TYPE_CHECKING:
     from geartrain.service.scheduling.call import Call
+    from geartrain.service.scheduling.nested import NestedRun
     from geartrain.service.scheduling.scheduler import Scheduler
     from geartrain.service.scheduling.tracing import PredictionTrace
 
@@ -103,9 +105,11 @@ class Execution:
         "delivery",
         "is_kept",
         "item",
+        "nested",
         "output_prefix",
         "prediction",
         "record",
+        "results",
         "state",
         "ticket",
         "trace",
@@ -120,6 +124,8 @@ class Execution:
         self.is_kept = False  # so that a client can ask for the prediction after its end
         self.output_prefix: str | None = None  # the URL that its client wants its output files at
         self.trace: PredictionTrace | None = None
+        self.nested: NestedRun | None = None  # the call of a model that it was made for
+        self.results: FolderPort | None = None  # its output files stay there, for the model that called it
         self._scheduler = scheduler
         self._call: Call | None = None
         self._room = scheduler.context.max_output_size  # bytes that its outputs may still have
@@ -157,7 +163,7 @@ class Execution:
         context = self._scheduler.context
         folder = attachments.folder if attachments is not None and attachments.files else context.new_folder()
         preparation = self._preparation = Preparation(
-            context.input_files(),
+            context.input_files() if self.nested is None else context.own_files(),
             folder,
             attachments=attachments,
             on_ready=self._on_ready,
@@ -274,7 +280,22 @@ class Execution:
         elif self._call is not None and state in {_ASSIGNED, _PREFETCHED}:
             self._call.withdraw(self)
 
+    @property
+    def call(self) -> Call | None:
+        """The call that it is a member of, once it has one."""
+        return self._call
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of its model."""
+        return self._scheduler
+
     # its time
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until its time is up; None for no limit."""
+        return None if self._timer is None else self._timer.ends_at - time.monotonic()
 
     def _bound(self, seconds: float) -> None:
         """End it when so many seconds are over, unless its time is up before."""
@@ -382,7 +403,10 @@ class Execution:
     def _begin_delivery(self) -> Delivery:
         if self.delivery is None:
             outputs = self._scheduler.context.outputs()
-            files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
+            if self.results is None:
+                files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
+            else:
+                files = functools.partial(outputs.kept_in, self.results.path)
             self.delivery = Delivery(files, self._discard, packed=self._is_packed(), on_error=self.cancel)
         return self.delivery
 

@@ -116,7 +116,10 @@ class Pending:
 
     def _put(self, execution: Execution) -> bool:
         ticket, now = execution.ticket, time.monotonic()
-        may_run = self.queue.add(execution, ticket.key, execution.item.rows, now=now, level=ticket.level)
+        is_nested = ticket.schedule.is_nested
+        may_run = self.queue.add(
+            execution, ticket.key, execution.item.rows, now=now, level=ticket.level, is_ahead=is_nested
+        )
         if self.has_levels:
             self._expiry.at(self.queue.next_expiry(), now)
         return may_run

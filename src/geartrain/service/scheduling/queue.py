@@ -35,8 +35,10 @@ class CallQueue(abc.ABC, Generic[T]):
         """Yield what waits, in the order in which it would be taken."""
 
     @abc.abstractmethod
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
         """Have an item wait. Only those with equal keys share a call. `level` is that of its priority, 0 the highest.
+
+        What `is_ahead` is taken before all that is not, in the order of coming.
 
         Return whether `take` may give more than it would have before: with a delay, most arrivals change nothing.
         """
@@ -86,43 +88,58 @@ class FirstComeQueue(CallQueue[T]):
 
     def __init__(self) -> None:
         self._items: dict[T, float] = {}  # when it came
+        self._ahead: dict[T, float] = {}  # the same of those that are taken before
         self.rows = 0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self.rows
 
     def __iter__(self) -> Iterator[T]:
-        return iter(tuple(self._items))
+        return iter((*self._ahead, *self._items))
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
+    def add(
+        self,
+        item: T,
+        key: Hashable,  # noqa: ARG002
+        rows: int,  # noqa: ARG002
+        *,
+        now: float,
+        level: int = 0,  # noqa: ARG002
+        is_ahead: bool = False,
+    ) -> bool:
         """Have an item wait; there is always one more to take."""
-        self._items[item] = now
+        if is_ahead:
+            self._ahead[item] = now
+        else:
+            self._items[item] = now
         self.rows += 1
         return True
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
-        if self._items.pop(item, None) is None:
+        if self._items.pop(item, None) is None and self._ahead.pop(item, None) is None:
             return False
         self.rows -= 1
         return True
 
     def take(self, now: float) -> list[T]:  # noqa: ARG002 - of the base class
-        """Return the one that has waited longest."""
-        for item in self._items:
-            self.remove(item)
+        """Return the one that has waited longest, of those ahead if there are any."""
+        items = self._ahead or self._items
+        for item in items:
+            del items[item]
+            self.rows -= 1
             return [item]
         return []
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
-        """Return the one that has waited longest, if `only` holds for it."""
-        for item in self._items:
+        """Return the one that is next, if `only` holds for it."""
+        for item in self._ahead or self._items:
             return self.take(0.0) if only(item) else []
         return []
 
     def due(self) -> float | None:
-        """Arrival of the first one, None if empty: `take` never waits for more."""
-        return next(iter(self._items.values()), None)  # `take` never waits for more
+        """Arrival of the next one, None if empty: `take` never waits for more."""
+        return next(iter((self._ahead or self._items).values()), None)
 
     def end_call(self, rows: int, *, took: float, now: float) -> None:
         """Nothing depends on it."""
@@ -131,17 +148,29 @@ class FirstComeQueue(CallQueue[T]):
 class _Group(Generic[T]):
     """Those that can share a batch, in the order in which they came; each with its rows and when it came."""
 
-    __slots__ = ("items", "key", "rows")
+    __slots__ = ("ahead", "items", "key", "rows")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.items: dict[T, tuple[int, float]] = {}
+        self.ahead: dict[T, tuple[int, float]] = {}  # those that are taken before
         self.rows = 0
 
     @property
     def since(self) -> float:
         """When the oldest request came."""
-        return next(iter(self.items.values()))[1]
+        return min([next(iter(items.values()))[1] for items in (self.ahead, self.items) if items])
+
+    @property
+    def first(self) -> T:
+        """The request that is taken first."""
+        return next(iter(self.ahead or self.items))
+
+    def in_order(self) -> Iterator[tuple[T, int]]:
+        """Give each request with its rows."""
+        for items in (self.ahead, self.items):
+            for item, (rows, _) in items.items():
+                yield item, rows
 
 
 class BatchQueue(CallQueue[T]):
@@ -165,12 +194,21 @@ class BatchQueue(CallQueue[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._group_of))
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
+    def add(
+        self,
+        item: T,
+        key: Hashable,
+        rows: int,
+        *,
+        now: float,
+        level: int = 0,  # noqa: ARG002
+        is_ahead: bool = False,
+    ) -> bool:
         """See `CallQueue.add`."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key)
-        group.items[item] = rows, now
+        (group.ahead if is_ahead else group.items)[item] = rows, now
         group.rows += rows
         self._group_of[item] = group
         self.rows += rows
@@ -183,10 +221,10 @@ class BatchQueue(CallQueue[T]):
         group = self._group_of.pop(item, None)
         if group is None:
             return False
-        rows, _ = group.items.pop(item)
+        rows, _ = (group.ahead if item in group.ahead else group.items).pop(item)
         group.rows -= rows
         self.rows -= rows
-        if not group.items:
+        if not (group.items or group.ahead):
             del self._groups[group.key]
         return True
 
@@ -204,13 +242,13 @@ class BatchQueue(CallQueue[T]):
         if self.rows < self._max_size:
             return []
         group = min(self._groups.values(), key=_since)
-        return self._cut(group) if group.rows >= self._max_size and only(next(iter(group.items))) else []
+        return self._cut(group) if group.rows >= self._max_size and only(group.first) else []
 
     def due(self) -> float | None:
         """See `CallQueue.due`."""
         if not self._groups:
             return None
-        return self._gathering.due(min(map(_since, self._groups.values())))
+        return self._gathering.due(min(group.since for group in self._groups.values()))
 
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())
@@ -228,7 +266,7 @@ class BatchQueue(CallQueue[T]):
             return self._empty(group)
         taken: list[T] = []
         total = 0
-        for item, (rows, _) in group.items.items():
+        for item, rows in group.in_order():
             if taken and total + rows > limit:
                 break
             taken.append(item)
@@ -241,13 +279,15 @@ class BatchQueue(CallQueue[T]):
         """Take all of a group."""
         del self._groups[group.key]
         self.rows -= group.rows
-        for item in group.items:
+        taken = [*group.ahead, *group.items]
+        for item in taken:
             del self._group_of[item]
-        return list(group.items)
+        return taken
 
 
-def _since(group: _Group[T]) -> float:
-    return group.since
+def _since(group: _Group[T]) -> tuple[bool, float]:
+    """Order of the groups: those with items ahead first, then those that have waited longest."""
+    return not group.ahead, group.since
 
 
 class _LevelledEntry(Generic[T]):
@@ -263,9 +303,12 @@ class _LevelledEntry(Generic[T]):
         self.line = _line(level, is_late=False)
 
 
+_AHEAD: Final = 0  # the line before all levels
+
+
 def _line(level: int, *, is_late: bool) -> int:
     """Return the place of a line: those who are late stand behind their level, and before the next one."""
-    return 2 * level + is_late
+    return 1 + 2 * level + is_late
 
 
 class _LevelledGroup(Generic[T]):
@@ -275,7 +318,7 @@ class _LevelledGroup(Generic[T]):
 
     def __init__(self, key: Hashable, levels: int) -> None:
         self.key = key
-        self.lines: list[dict[T, _LevelledEntry[T]]] = [{} for _ in range(2 * levels)]
+        self.lines: list[dict[T, _LevelledEntry[T]]] = [{} for _ in range(1 + 2 * levels)]
         self.rows = 0
         self.size = 0
 
@@ -335,17 +378,19 @@ class LevelledQueue(CallQueue[T]):
         """See `CallQueue.ahead_of`."""
         return sum(self._sizes[: level + 1])
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
         """See `CallQueue.add`."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _LevelledGroup(key, len(self._levels))
         entry = self._entries[item] = _LevelledEntry(group, level, rows=rows, since=now)
+        if is_ahead:
+            entry.line = _AHEAD
         group.put(item, entry)
         self._sizes[level] += 1
         self.rows += rows
         timeout = self._levels[level].timeout
-        if timeout is not None:
+        if timeout is not None and not is_ahead:
             self._number += 1
             heapq.heappush(self._deadlines, (now + timeout, self._number, item, entry))
         gathering = self._gathering

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
@@ -93,6 +93,7 @@ class Scheduler:
         self.on_over = on_over
         self.waiting = 0  # predictions that are admitted and have not begun
         self.is_batching = False
+        self.is_apart = False
         self.pending = Pending(self.serve, priorities)
         self.pace = Pace()
         self._model = model
@@ -106,6 +107,7 @@ class Scheduler:
     def configure(self, info: WorkerInfo) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows."""
         self.is_batching = info.batching is not None
+        self.is_apart = info.batching is not None and info.batching.apart
         self._size = self._wanted_size or (DEFAULT_QUEUE if self.is_batching else 0)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
         self._can_prefetch = not info.is_async and not self.pending.has_levels
@@ -135,7 +137,7 @@ class Scheduler:
             self.context.counts.add_refusal("REJECTED")
             raise GeartrainError(Code.TIMED_OUT, f"timed out after {schedule.timeout:g} s")
         level = self._priorities.level_of(schedule.priority) if has_levels else 0
-        if fits and (not has_levels or self._fits_level(level)):
+        if fits and (not has_levels or schedule.is_nested or self._fits_level(level)):
             return Ticket(key, schedule, level)
         self.context.counts.add_refusal("REJECTED")
         self._demand.end_call(alone=False)  # several clients ask at the same time
@@ -150,6 +152,16 @@ class Scheduler:
         """True if one more may wait in a level."""
         largest = self._priorities.levels[level].max_queue
         return largest is None or self.pending.queue.size_of(level) < largest or self._model.permits.idle > 0
+
+    @property
+    def running(self) -> Iterable[Call]:
+        """The calls that have a slot."""
+        return self._running.values()
+
+    @property
+    def has_free_slot(self) -> bool:
+        """True if a slot is idle, or will be without the end of a call: a worker starts."""
+        return self._model.permits.idle > 0 or self._model.health is _STARTING
 
     def retry_after(self) -> int:
         """Return in how many seconds there is likely to be a slot for one more."""

@@ -19,6 +19,7 @@ from geartrain.domain.predictions.calls import (
     HealthVerdict,
     ItemEnd,
     ItemEvent,
+    ModelCallPort,
     Outcome,
     WorkerInfo,
     WorkerObserver,
@@ -26,6 +27,7 @@ from geartrain.domain.predictions.calls import (
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
+from geartrain.service.scheduling.context import no_models
 from geartrain.service.workers.pool import setup_limit
 
 logger = logging.getLogger(__name__)
@@ -156,6 +158,10 @@ class OnDemandWorker:
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """Ignore the reports: trainings have no metrics."""
 
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Refuse a call of another model by the setup of a training."""
+        no_models(call)
+
     def on_lost(self, reason: str) -> None:
         """The worker has died; its call, if it had one, has failed already, and the slot is as good as ever."""
         logger.error("the worker is gone; the next call starts another", extra={"reason": reason})
@@ -249,6 +255,10 @@ class _RunningCall:
         if idle:
             self._worker.free()
         self._listener.on_end(ends, idle=idle)
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Pass on a call of another model."""
+        self._listener.on_model_call(call)
 
     def on_idle(self) -> None:
         """Free the worker, and pass it on."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import TO_HEALTH, Health
 from geartrain.domain.predictions.own_metrics import OwnReport
@@ -55,12 +55,14 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
         time_limit: seconds for load and setup of a worker, which is killed when they are over; None for no limit.
         warm_up: the examples that each worker runs before it is ready.
         restarts: after a crash; None: the worker stays DEFUNCT, as documented.
+        check: the reason against a model that has been loaded, before its setup; "" for none.
     """
 
     replicas: int = 1
     time_limit: float | None = None
     warm_up: WarmUp | None = None
     restarts: RestartPolicy | None = None
+    check: Callable[[WorkerInfo], str] = lambda _: ""
 
 
 # reports
@@ -134,6 +136,9 @@ class PoolObserver(Protocol):
 
     def on_setup_output(self, text: str, /) -> None:
         """The load or setup of a worker has written to a stream."""
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """The setup of a worker calls another model."""
 
 
 class WorkerPool:
@@ -349,16 +354,23 @@ class Replica:
     def on_loaded(self, info: WorkerInfo) -> None:
         """Report the loaded model, and check its examples before the setup, which may take minutes."""
         self._pool.learn(info)
-        if self._pool.policy.warm_up is not None:
+        fault = self._pool.policy.check(info)
+        if not fault and self._pool.policy.warm_up is not None:
             try:
                 self._pool.policy.warm_up.check(info.signature)
             except WarmUpError as error:
-                self._faults.append(str(error))
-                self.worker.kill(str(error))
+                fault = str(error)
+        if fault:
+            self._faults.append(fault)
+            self.worker.kill(fault)
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
         """Count the author's own metrics."""
         self._pool.own_metrics.add(self, reports)
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Pass on a call of another model by the setup."""
+        self._pool.observer.on_model_call(call)
 
     def on_lost(self, reason: str) -> None:
         """The worker died: for good, as the container runtime has it, unless the operator wants it restarted.
@@ -412,7 +424,7 @@ class Replica:
             async with setup_limit(policy.time_limit, worker):
                 info = await worker.start()
                 if policy.warm_up is not None:
-                    await policy.warm_up.run(worker, info, self.on_setup_log)
+                    await policy.warm_up.run(worker, info, self)
         except TimeoutError:
             await worker.stop(0)
             raise self.setup.fail(f"worker setup timed out after {policy.time_limit:g} seconds", at=clock()) from None

@@ -18,16 +18,17 @@ from geartrain.domain.predictions.calls import (
     ItemEnd,
     ItemEvent,
     ItemInput,
+    ModelCallPort,
     WorkerInfo,
+    WorkerObserver,
 )
-from geartrain.domain.predictions.events import Log, LogSource
+from geartrain.domain.predictions.events import Log
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
 _SLOT: Final = 0
 
-OnLog = Callable[[LogSource, str], None]
 """Receives the text that an example writes to a stream."""
 
 
@@ -90,18 +91,21 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
             if errors:
                 raise WarmUpError(f"{example.place} does not fit the model: {_listed(errors)}")
 
-    async def run(self, worker: WorkerPort, info: WorkerInfo, on_log: OnLog) -> None:
-        """Run the examples, one after the other; `on_log` receives their output. Raises `WarmUpError`."""
+    async def run(self, worker: WorkerPort, info: WorkerInfo, observer: WorkerObserver) -> None:
+        """Run the examples, one after the other. Raises `WarmUpError`.
+
+        `observer` receives their output and their calls of other models.
+        """
         files = self._files(info.signature, InputValidator(info.signature))
         for example in self._named():
             values: dict[str, Any] = msgspec.json.decode(example.input)
             if files is None or not files.needed(values):
-                await _run_one(example, worker, info=info, on_log=on_log)
+                await _run_one(example, worker, info=info, observer=observer)
                 continue
             folder = self.new_folder()
             try:
                 fetched = msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
-                await _run_one(example._replace(input=fetched), worker, info=info, on_log=on_log)
+                await _run_one(example._replace(input=fetched), worker, info=info, observer=observer)
             finally:
                 await folder.remove()
 
@@ -124,14 +128,14 @@ async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, f
         raise WarmUpError(f"{place}: {error}") from error
 
 
-async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, on_log: OnLog) -> None:
+async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, observer: WorkerObserver) -> None:
     rows = 1
     if info.batching is not None:
         try:
             rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
         except GeartrainError as error:
             raise WarmUpError(f"{example.place}: {error.reason}") from error
-    call = _ExampleCall(worker, on_log)
+    call = _ExampleCall(worker, observer)
     worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
     await call.is_over.wait()
     if call.fault:
@@ -141,11 +145,11 @@ async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, o
 class _ExampleCall:
     """The listener of one example. Its outputs are thrown away; `fault` says why it failed, empty if it did not."""
 
-    def __init__(self, worker: WorkerPort, on_log: OnLog) -> None:
+    def __init__(self, worker: WorkerPort, observer: WorkerObserver) -> None:
         self.is_over = asyncio.Event()
         self.fault = ""
         self._worker = worker
-        self._on_log = on_log
+        self._observer = observer
 
     def on_begin(self) -> None:
         """Ignore the beginning: it has no waiter."""
@@ -158,7 +162,7 @@ class _ExampleCall:
         """Throw an output away; printed text belongs to the setup."""
         self._worker.discard(report.files)
         if isinstance(report.event, Log):
-            self._on_log(report.event.source, report.event.data)
+            self._observer.on_setup_log(report.event.source, report.event.data)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""
@@ -174,6 +178,10 @@ class _ExampleCall:
     def on_idle(self) -> None:
         """It is over."""
         self.is_over.set()
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        """Make the prediction of another model, as for the setup."""
+        self._observer.on_model_call(call)
 
     def _fail(self, fault: str) -> None:
         self.fault = fault

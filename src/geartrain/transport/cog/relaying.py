@@ -15,7 +15,7 @@ from geartrain.transport.relay.relay import NOT_HERE, RelayedAnswer, RelayedRequ
 from geartrain.transport.wire.exchange import Answer, ClientGoneError, Responder
 
 NOT_RUNNING_HERE: Final = Answer(NOT_HERE, (b'{"error":"The prediction does not run in this server."}',))
-"""What a server that was handed a request over says of a prediction that does not run in it."""
+"""Answer to a relayed request about a prediction that does not run in this server."""
 
 BROKEN_OFF: Final = "The server that runs the prediction cannot be reached any more. PUT its id again to follow it."
 

@@ -60,19 +60,23 @@ class Sample(NamedTuple):
     pids: tuple[int, ...]
 
 
+_NOTHING: Final = Sample(0, 0, 0, 0, 0, 0, 0, (), (), (), ())
+
+
 class Series:
     """The points of one model, at most `KEPT`: a column of numbers for each figure, NaN where there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sample | None = None) -> None:
+        """`before` is the sample of a period before the first point; without it that point has no rates."""
         self.at = array("d")
         self.columns = {name: array("d") for name in _FIGURES}
-        self._window: deque[Sample] = deque(maxlen=_WINDOW + 1)
+        self._window: deque[Sample] = deque([] if before is None else [before], maxlen=_WINDOW + 1)
         self._uses = (ProcessorAndMemory(), ProcessorAndMemory())
 
     def add(self, at: float, sample: Sample, *, workers: ProcessorAndMemory, server: ProcessorAndMemory) -> None:
         """Add the point of a moment, in seconds since the epoch."""
         before = self._window[-1] if self._window else None
-        since = at - self.at[-1] if self.at else math.inf
+        since = at - self.at[-1] if self.at else PERIOD
         self._window.append(sample)
         earlier = self._window[0]
         latencies = _grown(sample.latencies, earlier.latencies)
@@ -94,6 +98,9 @@ class Series:
                 "succeeded": max(0, sample.succeeded - before.succeeded) / since,
                 "failed": max(0, sample.failed - before.failed) / since,
                 "canceled": max(0, sample.canceled - before.canceled) / since,
+            }
+        if self.at and since > 0:
+            figures |= {
                 "cpu": max(0.0, workers.cpu - self._uses[0].cpu) / since,
                 "server_cpu": max(0.0, server.cpu - self._uses[1].cpu) / since,
             }
@@ -115,7 +122,8 @@ class AllSeries:
     """The series of all models, by name, and under "" that of their sum. `MOST_SERIES` models have their own."""
 
     def __init__(self) -> None:
-        self._by_model = {"": Series()}
+        self._by_model = {"": Series(_NOTHING)}
+        self._latest: frozenset[str] = frozenset()  # names of the latest samples: other models begin at zero
 
     def add(
         self,
@@ -132,7 +140,10 @@ class AllSeries:
             del found[name]
         for name, sample in samples.items():
             if name in found or len(found) <= MOST_SERIES:
-                found.setdefault(name, Series()).add(at, sample, workers=uses[name], server=server)
+                if name not in found:
+                    found[name] = Series(None if name in self._latest else _NOTHING)
+                found[name].add(at, sample, workers=uses[name], server=server)
+        self._latest = frozenset(samples)
 
     def of(self, model: str) -> Series:
         """Return the series of a model; an empty one where it has none."""
@@ -224,9 +235,6 @@ def _read(deployment: Deployment) -> Sample:
         queue=tuple(histograms.queue.counts),
         pids=tuple(pid for replica in workers.replicas for pid in replica.worker.pids),
     )
-
-
-_NOTHING: Final = Sample(0, 0, 0, 0, 0, 0, 0, (), (), (), ())
 
 
 def _sum(samples: Iterable[Sample]) -> Sample:

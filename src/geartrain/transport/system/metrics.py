@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from geartrain.apis.metric_values import (
+    CallMetrics,
     DownloadMetrics,
     GpuUse,
     ModelMetrics,
@@ -140,6 +141,7 @@ class MetricsEndpoint:
             faults=information.faults(self._catalogue),
             requests=self._counts.all(),
             downloads=tuple(_download(name, each) for name, each in information.downloads(self._catalogue)),
+            calls=_calls(self._catalogue),
             relay=None if relay is None else RelayMetrics(relay.outcomes.copy(), relay.seconds),
             labels=self._labels,
         )
@@ -185,6 +187,16 @@ def _download(name: str, download: Download) -> DownloadMetrics:
 
 def _pids(replica: Replica) -> tuple[int, ...]:
     return replica.worker.pids
+
+
+def _calls(catalogue: Catalogue) -> tuple[CallMetrics, ...]:
+    """Return the figures of the models that call others."""
+    if catalogue.caller is None:
+        return ()
+    return tuple(
+        CallMetrics(caller, model, counts.outcomes.copy(), counts.seconds, counts.running)
+        for caller, model, counts in catalogue.caller.edges()
+    )
 
 
 def _model(deployment: Deployment) -> ModelMetrics:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Token
 from itertools import accumulate, chain
 from operator import index as whole_number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
@@ -31,12 +31,16 @@ from geartrain.worker.calls.reports import (
 )
 from geartrain.worker.channels.channel import MAY_WAIT, Channel
 from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.loading.descriptions import Compose
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.stdio.router import LineWriter, Router
 from geartrain.worker.values.batches import BatchBinder, Sizes, Splitter
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import OutputEncoder
 from geartrain.worker.values.tensor_outputs import tensor_types
+
+if TYPE_CHECKING:
+    from geartrain.worker.values.open_batches import ApartBinder
 
 
 class Places:
@@ -101,6 +105,7 @@ class ItemScopes:
             parameters=parameters,
             emit=self._reports.emitter(ALL),
             open_item=self.open,
+            place=self._message,
         )
 
     def open(self, place: int) -> _OpenItem:
@@ -140,6 +145,7 @@ class ItemScopes:
             emit=self._reports.emitter(index),
             request=item,
             open_item=self.open,
+            place=self._message,
         )
 
 
@@ -164,7 +170,7 @@ class _OpenItem:
 
 
 _Pack = Callable[[Any, Sizes, int], list[tuple[Buffer, ...]] | None]
-"""As `TensorPacker.pack`."""
+"""Signature of `TensorPacker.pack`."""
 
 _STUCK = "another request of its batch failed when this one had got a part of its output"
 
@@ -180,13 +186,16 @@ class BatchCodec:
         *,
         encoder: OutputEncoder,
         router: Router,
+        compose: Compose | None = None,
     ) -> None:
         """`parameters` and `signature` are those of one prediction."""
         output = signature.output
-        self.binder = BatchBinder(parameters, batching)
+        self.binder = BatchBinder(parameters, batching) if compose is None else _apart(parameters, compose)
         self.encoder = encoder
-        self.splitter = Splitter(by_rows=batching.by_rows, nullable=output.type.nullable)
-        self.pack = _packer(output, by_rows=batching.by_rows)
+        self.splitter = Splitter(by_rows=batching.by_rows and not batching.apart, nullable=output.type.nullable)
+        self.pack = (
+            _pack_nothing if output.type.form else _packer(output, by_rows=batching.by_rows and not batching.apart)
+        )
         self.retry_singly = batching.policy.retry_singly
         self.router = router
 
@@ -347,6 +356,12 @@ def _packed_outputs(items: Sequence[int], packed: Sequence[tuple[Buffer, ...]]) 
         return SmallOutputs(items, list(map(b"".join, packed)))
     outputs = [OutputBytes(parts, sum(map(len, parts)), packed=True) for parts in packed]
     return LargeOutputs(dict(zip(items, outputs, strict=True)))
+
+
+def _apart(parameters: Sequence[Parameter], compose: Compose) -> ApartBinder:
+    from geartrain.worker.values.open_batches import ApartBinder  # few models need it
+
+    return ApartBinder(parameters, compose)
 
 
 def _pack_nothing(_value: Any, _sizes: Sizes, _total: int) -> None:

@@ -29,9 +29,10 @@ from geartrain.worker.calls.reports import CallLog, ReportSender, failure_report
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import clip, code_of
+from geartrain.worker.loading.descriptions import Compose
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.stdio.router import LineWriter, Router
-from geartrain.worker.values.arguments import ArgumentBinder
+from geartrain.worker.values.arguments import ArgumentBinder, ComposingBinder
 from geartrain.worker.values.outputs import OutputEncoder
 
 
@@ -56,18 +57,20 @@ def tools_of_model(
     encoder: OutputEncoder,
     router: Router,
     control: Channel,
+    compose: Compose | None = None,
 ) -> CallTools:
     """Make the tools for a model; `parameters`, `signature` and `encoder` are those of one prediction.
 
-    `batching` is None for a model that takes one prediction at a time.
+    `batching` is None for a model that takes one prediction at a time. `compose`: of a model that takes whole requests.
     """
-    single = SingleTools(ArgumentBinder(parameters), encoder)
+    binder = ArgumentBinder(parameters) if compose is None else ComposingBinder(parameters, compose)
+    single = SingleTools(binder, encoder)
     of_one: CallCodec = partial(SingleInvocation, single)
     if batching is None:
         return CallTools(of_one, partial(UnbatchedInvocation, single), router=router, control=control)
     from geartrain.worker.calls.batch_codec import BatchCodec  # few models need it
 
-    of_several = BatchCodec(parameters, signature, batching, encoder=encoder, router=router)
+    of_several = BatchCodec(parameters, signature, batching, encoder=encoder, router=router, compose=compose)
     return CallTools(of_one if batching.takes_singles else of_several, of_several, router=router, control=control)
 
 

@@ -122,7 +122,7 @@ class SingleInvocation:
     def __init__(self, tools: SingleTools, items: Sequence[int], reports: ReportSender) -> None:
         item = reports.message.items[0]
         self.items: Collection[int] = items
-        self.scope = Scope(item.id, item.context, reports.metric_of_first, request=item)
+        self.scope = Scope(item.id, item.context, reports.metric_of_first, request=item, place=reports.message)
         if item.parameters:
             self.scope.parameters = dict(item.parameters)  # a keyword would also cost calls without parameters
         self._tools = tools

@@ -27,7 +27,7 @@ _JSON: Final = "application/json"
 
 
 _Shared = tuple[tuple[int, Handle], ...]
-"""As of `Reports`."""
+"""Type of `Reports.shared`."""
 
 
 class OutputBytes(NamedTuple):

@@ -195,6 +195,7 @@ class Channel:
         self._lock = threading.Lock()
         self.shield = shield if shield is not None else Shield()
         self._burst = _Burst(self._flush, self.shield)
+        self._poll: select.poll | None = None  # once somebody waits for more than a call
 
     def fileno(self) -> int:
         """The descriptor, for a selector."""
@@ -232,6 +233,15 @@ class Channel:
                 return None
             self._frames = self._reader.feed(data)
         return self._frames.pop(0)
+
+    def wait(self) -> None:
+        """Wait until something may have come, without reading it."""
+        if self._frames:
+            return
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        self._poll.poll()
 
     def receive_ready(self) -> list[bytes] | None:
         """Return the frames that have come, without blocking; None when the parent has closed and there are none."""

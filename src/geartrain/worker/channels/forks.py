@@ -10,7 +10,7 @@ import os
 import sys
 
 in_fork = False
-"""Whether this process is a copy. Read as `forks.in_fork`: it is asked for with each frame."""
+"""True in a forked copy of the worker. Read as `forks.in_fork`, for each frame."""
 
 
 def guard() -> None:

@@ -17,6 +17,7 @@ from geartrain.worker.loading.annotations import AnnotationReader
 from geartrain.worker.loading.callables import decorator_value
 from geartrain.worker.loading.descriptions import Described, UnsupportedTypeError, strip, type_name
 from geartrain.worker.loading.signature import (
+    OfOne,
     Parameter,
     UnsupportedAnnotationError,
     Written,
@@ -45,7 +46,7 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
 
     Raises `UnsupportedAnnotationError`.
     """
-    policy = _policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
+    policy = read_policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
     written = written_parameters(run, owner_name=owner_name)
     described = [each.describe() for each in written]
     by_rows = any(each.spec.kind == "tensor" for each in described)
@@ -61,7 +62,8 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
     return BatchedSignature(parameters, make_signature(run, parameters, output), Batching(policy, by_rows, shared))
 
 
-def _policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
+def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
+    """Return the policy of the decorator, with `settings` before it. Raises `UnsupportedAnnotationError`."""
     merged = {**declared, **settings}
     if "preferred_sizes" not in settings and "max_size" in settings:  # a smaller limit leaves fewer of the model's own
         merged["preferred_sizes"] = [size for size in declared["preferred_sizes"] if size <= settings["max_size"]]
@@ -151,6 +153,11 @@ def _element(annotation: Any) -> Any:
 
 
 # outputs
+
+
+def part_of(owner: str) -> OfOne:
+    """Return the reader of the type of one request's part, of a list with one result for each."""
+    return _OneOf(owner, by_rows=False).part
 
 
 class _OneOf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
@@ -14,6 +14,9 @@ from geartrain.domain.signature.types import TypeSpec
 
 Converter = Callable[[Any], Any]
 """Makes the Python value of a decoded JSON value. Given a value that is one already, returns it."""
+
+Compose = Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]
+"""Makes the arguments of `run()` of the parts of a request, and of the parameters of its protocol."""
 
 _WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 

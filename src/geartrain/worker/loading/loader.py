@@ -23,9 +23,11 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE
+from geartrain.authoring.nested import bind_models, declared_models
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.signature.types import Signature
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator, lacks_self, layers
+from geartrain.worker.loading.descriptions import Compose
 from geartrain.worker.loading.finding import METHODS, Mode, find_runner, is_own
 from geartrain.worker.loading.load_errors import LoadError, blame, line_of, relative, syntax_message
 from geartrain.worker.loading.setup import read_setup
@@ -39,6 +41,7 @@ from geartrain.worker.loading.signature import (
     return_text,
 )
 
+_REQUESTS: Final = "geartrain.authoring.requests"
 _ENVIRONMENT: Final = "site-packages"
 
 
@@ -137,7 +140,9 @@ class LoadedRunner(NamedTuple):
     batching: Batching | None = None
     returns: str = ""  # its annotated return type, such as "run() is annotated int"; empty: none
     for_cog: bool = False  # written for Cog: what is wrong with an output is passed on
+    compose: Compose | None = None  # makes the one argument of a model that takes whole requests
     platform: str = ""  # runtime of the model, if it is no Python class
+    calls: tuple[str, ...] = ()  # other models that its class declares, as `name` or `name@version`
 
 
 def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
@@ -273,6 +278,7 @@ def _make(cls: type, where: str, root: Path, *, mode: Mode) -> tuple[Any, Callab
         raise LoadError(f"{line}: the class {cls.__name__} has both run() and predict(): keep one of them")
     for method in (*methods, "setup", "healthcheck"):
         _check_self(cls, method, where, root=root)
+    bind_models(cls)
     try:
         instance = cls()
     except (Exception, SystemExit) as error:
@@ -299,11 +305,18 @@ class _Described(NamedTuple):
     parameters: tuple[Parameter, ...]
     signature: Signature
     batching: Batching | None = None
+    compose: Compose | None = None
 
 
 def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[str, Any] | None) -> _Described:
     """Read the signature, which of a batched `run()` is that of one request. Raises `UnsupportedAnnotationError`."""
     is_batched = decorator_value(run, BATCHED_ATTRIBUTE) is not None
+    if _REQUESTS in sys.modules:  # the author has imported them
+        from geartrain.worker.loading.open_signature import read_open
+
+        found = read_open(run, owner_name=owner, settings=(settings or {}) if is_batched else None)
+        if found is not None:
+            return _Described(*found)
     if is_batched and mode == "train":
         raise UnsupportedAnnotationError(f"{owner} has the decorator @batched, and trainings run one by one: remove it")
     if is_batched:
@@ -320,6 +333,10 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
 
 
 def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
+    if described.signature.output.type.form == "response" and described.batching is None:
+        from geartrain.worker.loading.open_signature import in_pieces
+
+        run = in_pieces(run)
     setup = _own_method(instance, "setup")
     setup, taken = (None, frozenset[str]()) if setup is None else read_setup(setup, root)
     return LoadedRunner(
@@ -334,7 +351,15 @@ def _runner(run: Callable[..., Any], described: _Described, root: Path, *, insta
         max_concurrency=decorator_value(run, CONCURRENT_ATTRIBUTE),
         parameters=described.parameters,
         batching=described.batching,
+        compose=described.compose,
+        calls=() if instance is None else _declared(type(instance)),
     )
+
+
+def _declared(owner: type) -> tuple[str, ...]:
+    """Return the other models that a class declares."""
+    models = declared_models(owner).values()
+    return tuple(sorted({f"{each.name}@{each.version}" if each.version else each.name for each in models}))
 
 
 def _own_method(instance: Any, method: str) -> Callable[..., Any] | None:

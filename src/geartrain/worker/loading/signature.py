@@ -252,11 +252,11 @@ def _field(name: str, described: Described, info: FieldInfo, *, admits_none: boo
 
 def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | None = None) -> OutputSpec:
     """Read what `run()` returns, or yields; with `of_one`, of a batched one. Raises `UnsupportedAnnotationError`."""
-    annotation = _return_annotation(run, owner_name)
+    annotation = return_annotation(run, owner_name)
     generates = is_generator(run)
     if annotation is inspect.Signature.empty:
         return OutputSpec(_OPAQUE, "iterator" if generates else "value")
-    mode, annotation = _output_mode(annotation, owner_name)
+    mode, annotation = output_mode(annotation, owner_name)
     if annotation is None:
         return OutputSpec(TypeSpec("string") if mode == "concatenate" else _OPAQUE, mode)
     try:
@@ -278,11 +278,12 @@ def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | Non
 
 def return_text(run: Callable[..., Any], *, owner_name: str) -> str:
     """Return the annotated return type of `run()` in its author's words; empty if it has none."""
-    annotation = _return_annotation(run, owner_name)
+    annotation = return_annotation(run, owner_name)
     return "" if annotation is inspect.Signature.empty else type_name(annotation)
 
 
-def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
+def return_annotation(run: Callable[..., Any], owner: str) -> Any:
+    """Return the evaluated annotation of what `run()` returns. Raises `UnsupportedAnnotationError`."""
     annotation = _signature(run, owner).return_annotation
     if annotation is inspect.Signature.empty:
         return annotation
@@ -290,7 +291,7 @@ def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
     return type(None) if annotation is None else annotation
 
 
-def _output_mode(annotation: Any, owner: str) -> tuple[OutputMode, Any]:
+def output_mode(annotation: Any, owner: str) -> tuple[OutputMode, Any]:
     """Tell a stream from a value, and the type of its elements; None where the author left that open."""
     bare, is_opaque = strip(annotation)
     origin = typing.get_origin(bare) or bare

@@ -9,11 +9,12 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from geartrain.ipc.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_call
+from geartrain.ipc.messages import Idle, ModelAnswer, Predict, SlotCancelled, WorkerLog, decode_call
 from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
+from geartrain.worker.runtime.model_calls import ModelCalls
 from geartrain.worker.values.faults import note_yield
 
 _PROMPT = 0.1  # seconds that a canceled run has for its cleanup before its client is answered without waiting for it
@@ -45,12 +46,14 @@ class AsyncEngine:
         slots: list[Slot],
         control: Channel,
         *,
+        models: ModelCalls,
         loop: asyncio.AbstractEventLoop,
         new_call: type[Call] = Call,
     ) -> None:
         self._run = run
         self._slots = slots
         self._control = control
+        self._models = models
         self._loop = loop
         self._new_call = new_call
         self._running: dict[int, _Running] = {}
@@ -104,6 +107,8 @@ class AsyncEngine:
             message = decode_call(payload)
             if type(message) is Predict:  # nothing is prefetched here, so nothing is withdrawn
                 self._begin(message)
+            elif type(message) is ModelAnswer:
+                self._models.on_answer(message)
 
     def _begin(self, message: Predict) -> None:
         number = message.slot

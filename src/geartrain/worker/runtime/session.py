@@ -10,10 +10,12 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geartrain.authoring import nested
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.signature.openai_view import openai_view
@@ -39,6 +41,7 @@ from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
 from geartrain.worker.loading.setup import arguments_of_setup
 from geartrain.worker.runtime.control import ControlThread
+from geartrain.worker.runtime.model_calls import ModelCalls
 from geartrain.worker.runtime.own_metrics import MetricsSender
 from geartrain.worker.stdio.router import Router
 
@@ -80,6 +83,13 @@ def line_buffer_c_stdout() -> Callable[[], None]:
     libc.setvbuf(stdout, None, _LINE_BUFFERED, 0)
     fflush = libc.fflush
     return lambda: fflush(stdout)
+
+
+def _new_temporary_file() -> Path:
+    """Return the path of a new file, for an input that fits no message."""
+    descriptor, path = tempfile.mkstemp(prefix="geartrain-input-")
+    os.close(descriptor)
+    return Path(path)
 
 
 class _SetupFailedError(Exception):
@@ -143,17 +153,18 @@ class _Session:
                 flush_c()
                 self._send_loaded(runner, number)
                 return 0
+            channel, models = self._begin_model_calls()
             self._send_loaded(runner, number)
             metrics = MetricsSender(registry, self._control.send, lambda: self._region.shield)
             metrics.attach()
-            self._setup(runner)
+            self._setup(runner, models)
             runner = self._with_chats(runner)
         except _SetupFailedError as error:
             self._router.flush_ambient()
             flush_c()
             self._control.send(Fatal(str(error)))
             return 1
-        self._serve(runner, number, flush_c)
+        self._serve(runner, number, flush_c, channel=channel, models=models)
         metrics.flush()
         return 0
 
@@ -204,26 +215,34 @@ class _Session:
             batching=runner.batching,
             platform=runner.platform,
             shares_memory=can_share(self._init.probe),
+            calls=runner.calls,
         )
         self._control.send(loaded)
 
-    def _setup(self, runner: LoadedRunner) -> None:
+    def _begin_model_calls(self) -> tuple[Channel, ModelCalls]:
+        """Return the connection of the calls, and the calls of other models over it, which begin in `setup()`."""
+        channel = Channel(self._calls, shield=self._region.shield, wakeup=wakeup_of(self._init.wakeup, self._calls))
+        models = ModelCalls(channel, _new_temporary_file)
+        nested.provide(models)
+        return channel, models
+
+    def _setup(self, runner: LoadedRunner, models: ModelCalls) -> None:
         if runner.is_async:
             import asyncio
 
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-        if runner.setup is None:
-            return
         try:
-            result = runner.setup(**arguments_of_setup(runner.setup_takes, self._init.weights))
-            if hasattr(result, "__await__"):
-                self._await(result)
+            if runner.setup is not None:
+                result = runner.setup(**arguments_of_setup(runner.setup_takes, self._init.weights))
+                if hasattr(result, "__await__"):
+                    self._await(result)
         except BaseException as error:
             self._router.flush_ambient()
             self._setup_log("stderr", format_error(error))
             msg = f"setup() failed: {describe_error(error)}"
             raise _SetupFailedError(msg) from error
+        models.in_setup = False
 
     def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
         """Return a model whose prompt can be made of a chat, if it takes one."""
@@ -257,7 +276,7 @@ class _Session:
         with self._region.shield:  # a chunk is checked where a cancel can strike
             self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
-    def _serve(self, runner: LoadedRunner, number: int, flush_c: Any) -> None:
+    def _serve(self, runner: LoadedRunner, number: int, flush_c: Any, *, channel: Channel, models: ModelCalls) -> None:
         from geartrain.worker.calls.call import tools_of_model
         from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles, may_hold_files
         from geartrain.worker.values.faults import note_run
@@ -267,17 +286,23 @@ class _Session:
         note_run(runner.run)
         signature = runner.signature
         contract = contract_of(runner.returns, for_cog=runner.for_cog, warn=self._warn)
-        encoder = OutputEncoder(signature.output, contract)
+        encoder = OutputEncoder(signature.output, None if signature.output.type.form else contract)
         tools = tools_of_model(
-            runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
+            runner.parameters,
+            signature,
+            runner.batching,
+            encoder=encoder,
+            router=self._router,
+            control=self._control,
+            compose=runner.compose,
         )
-        channel = Channel(self._calls, shield=self._region.shield, wakeup=wakeup_of(self._init.wakeup, self._calls))
         memory = OpenedMemory()
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
             slots = [Slot(channel, CleanedCallFiles(temporary), memory) for _ in range(number)]
         else:
             slots = [Slot(channel, CallFiles(), memory) for _ in range(number)]
+        models.slots = slots
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         new_call, end_spans = self._trace()
@@ -285,7 +310,8 @@ class _Session:
         if runner.is_async and self._loop is not None:
             from geartrain.worker.runtime.async_engine import AsyncEngine, close_loop
 
-            engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop, new_call=new_call)
+            models.loop = self._loop
+            engine = AsyncEngine(runner.run, slots, self._control, models=models, loop=self._loop, new_call=new_call)
             self._thread.serve(engine, runner.healthcheck)
             self._control.send(Ready())
             engine.serve(tools, flush_c)
@@ -295,7 +321,7 @@ class _Session:
 
             self._region.install()
             streams = signature.output.mode != "value"
-            sync = SyncEngine(runner.run, slots[0], self._region, streams=streams, new_call=new_call)
+            sync = SyncEngine(runner.run, slots[0], self._region, models=models, streams=streams, new_call=new_call)
             self._thread.serve(sync, runner.healthcheck)
             self._control.send(Ready())
             sync.serve(tools, flush_c)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import types
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
 from geartrain.authoring import CancelationException
-from geartrain.ipc.messages import CallToWorker, Predict, decode_call
+from geartrain.ipc.messages import ModelAnswer, Predict, Withdraw, decode_call
 from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.runtime.control import run_async
+from geartrain.worker.runtime.model_calls import ModelCalls
 from geartrain.worker.values.faults import note_yield
 
 STREAMS: Final = (types.GeneratorType, map, filter, zip)
-"""What is given chunk by chunk whatever the annotation says."""
+"""Types of results that are sent chunk by chunk, whatever the annotation says."""
 
 
 class SyncEngine:
@@ -30,6 +30,7 @@ class SyncEngine:
         slot: Slot,
         region: CancelRegion,
         *,
+        models: ModelCalls,
         streams: bool,
         new_call: type[Call] = Call,
     ) -> None:
@@ -37,10 +38,11 @@ class SyncEngine:
         self._run = run
         self._slot = slot
         self._region = region
+        self._models = models
         self._streams = streams
         self._new_call = new_call
         self._stopping = False
-        self._ahead: deque[CallToWorker] = deque()  # received while the slot was looked at for a `Withdraw`
+        self._ahead = models.others  # received while the slot was looked at for a `Withdraw`, or a model was called
 
     def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
         """Run call after call until the parent closes the slot. `flush_c` empties the C library's own buffer."""
@@ -53,18 +55,22 @@ class SyncEngine:
                 if payload is None:
                     return
                 message = decode_call(payload)
-            if type(message) is not Predict:
-                continue  # the withdrawal of a call that has ended
+            if type(message) is not Predict:  # the withdrawal of a call that has ended, or a late answer
+                if type(message) is ModelAnswer:
+                    self._models.on_answer(message)
+                continue
             if message.prefetched:
                 self._look_ahead()
+            self._models.begin_run(message)
             self._serve_one(message, tools, flush_c)
+            self._models.end_run()
 
     def _look_ahead(self) -> None:
         """Note which of the calls that have come, or are about to begin, have been withdrawn."""
         for payload in self._slot.channel.receive_ready() or ():
             self._ahead.append(decode_call(payload))
         for message in self._ahead:
-            if type(message) is not Predict:
+            if type(message) is Withdraw:
                 self._region.withdraw(message.serial)
 
     def cancel(self, _slot: int, serial: int) -> None:

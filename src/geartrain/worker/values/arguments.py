@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from geartrain.authoring.scope import current_scope
 from geartrain.domain.signature.types import TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.worker.errors import ClientError, ReportedError
-from geartrain.worker.loading.descriptions import Converter
+from geartrain.worker.loading.descriptions import Compose, Converter
 from geartrain.worker.loading.signature import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))
@@ -95,6 +96,18 @@ class ArgumentBinder:
         """Close the files that `bind` has opened."""
         for name in self._files:
             _close(arguments.get(name))
+
+
+class ComposingBinder(ArgumentBinder):
+    """Binds the parts of a request to the one parameter of a `run()` that takes it as a whole."""
+
+    def __init__(self, parameters: Sequence[Parameter], compose: Compose) -> None:
+        super().__init__(parameters)
+        self._compose = compose
+
+    def bind(self, raw: Buffer, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
+        """Return the keyword arguments. Raises `ClientError`, `ArgumentError`."""
+        return self._compose(super().bind(raw, tensors), current_scope().parameters)
 
 
 def holds_file(spec: TypeSpec) -> bool:

@@ -207,7 +207,7 @@ def _filled(rows: Any, count: int) -> Any:
 
 
 Sizes = Sequence[int]
-"""How many rows each request of a call has."""
+"""Number of rows of each request of a call."""
 
 
 class Splitter:

@@ -221,7 +221,7 @@ class CallFiles:
     """
 
     has_runs: ClassVar[bool] = False
-    """Whether `begin` and `end_run` have to be called for each invocation of `run()`."""
+    """True if `begin` and `end_run` have to be called for each invocation of `run()`."""
 
     def __init__(self) -> None:
         self.folder: str | None = None  # of copies; by default that of temporary files

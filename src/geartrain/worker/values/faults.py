@@ -14,7 +14,7 @@ class OutputError(ReportedError):
     """A fault of an output, with its place: `output.scores[3] is NaN, …`."""
 
     place_of_run: ClassVar[tuple[Place, ...]] = ()
-    """Where the model's `run()` gives its value; a worker has one model."""
+    """Source location of the value of the model's `run()`; a worker has one model."""
 
     def __init__(self, fault: str, *, separator: str = " ") -> None:
         """`separator` stands between the place and the fault: a colon, where the fault is a sentence of its own."""

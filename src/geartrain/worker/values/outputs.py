@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,10 @@ from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.values.output_check import Check, Contract, StreamCheck, compile_check
 from geartrain.worker.values.output_files import FileCollector, is_file
-from geartrain.worker.values.tensor_outputs import tensor_outputs
+from geartrain.worker.values.tensor_outputs import TensorOutputs, tensor_outputs
+
+if TYPE_CHECKING:
+    from geartrain.worker.values.open_outputs import OpenOutputs, ResponseOutputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
 
@@ -55,7 +58,7 @@ class OutputEncoder:
     def __init__(self, spec: OutputSpec, contract: Contract | None = None) -> None:
         """`contract`: what the outputs are held to; by default they may be of any type."""
         self._wrap = spec.mode == "value" and spec.type.kind == "array"
-        self._tensors = tensor_outputs(spec)
+        self._tensors = _apart_of(spec)
         self._simplifiers: dict[type, Simplifier | None] = {}
         self._spec = spec
         self._verb = "returned" if spec.mode == "value" else "yielded"
@@ -84,11 +87,11 @@ class OutputEncoder:
         """Encode a value that is JSON and as annotated as it is; None if it takes more. Raises `OutputError`."""
         kind = type(value)
         if kind in self._quick:
-            return _to_json(value)
+            return to_json(value)
         if self._tensors is not None or (self._wrap and kind is not list) or not _is_json((value,)):
             return None
         check = self._check
-        return _to_json(value) if check is None or kind in check.exact or check.find(value) is None else None
+        return to_json(value) if check is None or kind in check.exact or check.find(value) is None else None
 
     def encode_all_plain(self, values: Sequence[Any]) -> list[bytes] | None:
         """Encode values that are all JSON and as annotated; None if one needs a closer look."""
@@ -131,11 +134,11 @@ class OutputEncoder:
             return Encoded(NO_MORE, (), tuple(tensors))
         files = FileCollector(new_folder, temporary_files_of)
         try:
-            plain = _Walk(self._simplifiers, files).convert(value)
+            plain = Walk(self._simplifiers, files).convert(value)
             self._hold(value)
             if self._wrap and plain is not None and type(plain) is not list:
                 plain = [plain]
-            return Encoded(_to_json(plain), files.files(), None if tensors is None else tuple(tensors))
+            return Encoded(to_json(plain), files.files(), None if tensors is None else tuple(tensors))
         except BaseException as error:
             files.discard()
             if isinstance(error, RecursionError):
@@ -156,12 +159,31 @@ class OutputEncoder:
         contract.warn(str(found.error(contract, self._verb, shown=False)))
 
 
-class _Walk:
+def _apart_of(spec: OutputSpec) -> TensorOutputs | ResponseOutputs | OpenOutputs | None:
+    """Create the extractor of an output's tensors; None if it has none."""
+    if not spec.type.form:
+        return tensor_outputs(spec)
+    from geartrain.worker.values.open_outputs import open_outputs  # few models need it
+
+    return open_outputs(spec.type, encode_any)
+
+
+def encode_any(value: Any) -> bytes:
+    """Encode a value that holds no file as JSON. Raises `OutputError`."""
+    return OutputEncoder(OutputSpec(TypeSpec("opaque"))).encode(value, _no_folder).json
+
+
+def _no_folder() -> Path:
+    raise OutputError("holds a file, which a response cannot: let the file be its content")
+
+
+class Walk:
     """One pass over a value."""
 
     __slots__ = ("_files", "_simplifiers")
 
     def __init__(self, simplifiers: dict[type, Simplifier | None], files: FileCollector) -> None:
+        """`files` takes what is a file, and returns the text that stands for it."""
         self._simplifiers = simplifiers
         self._files = files
 
@@ -247,7 +269,8 @@ def _refuse_float(value: float) -> Any:
     raise OutputError(f"is {name}, which JSON cannot carry; return None or a string instead")
 
 
-def _to_json(plain: Any) -> bytes:
+def to_json(plain: Any) -> bytes:
+    """Return the JSON text of plain values, with sorted keys. Raises `OutputError` for half a character."""
     try:
         return _encode(plain)
     except UnicodeEncodeError:

@@ -155,6 +155,10 @@ class Bench:
         """See `OutputsPort`."""
         return None
 
+    def kept_in(self, folder: Callable[[], Path]) -> Bench:
+        """See `OutputsPort`."""
+        raise NotImplementedError
+
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> Bench:
         """See `OutputsPort`."""
         return self

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.state_machine import IllegalStepError
@@ -160,6 +160,9 @@ class Heard:
 
     def on_setup_output(self, text: str) -> None:
         self.steps.append(text)
+
+    def on_model_call(self, call: ModelCallPort) -> None:
+        raise AssertionError(call.model)
 
 
 async def test_observer_hears_what_concerns_all_workers_in_order() -> None:

@@ -47,6 +47,14 @@ def test_points_are_rates_and_latencies_of_half_a_minute() -> None:
     assert series.after(140.0)["median"] == [None, None]
 
 
+def test_the_first_point_of_a_model_that_has_come_counts_its_requests() -> None:
+    everything, idle = AllSeries(), ProcessorAndMemory(1.0, 10)
+    everything.add(10.0, {"one": sample(3, calls=3, latencies=(3, 0, 0))}, uses={"one": idle}, server=idle)
+    for name in ("", "one"):
+        found = everything.of(name).after(0.0)
+        assert (found["succeeded"], found["median"], found["cpu"]) == ([3.0], [0.05], [None])
+
+
 def test_five_minutes_are_kept_and_no_more() -> None:
     series, nothing = Series(), ProcessorAndMemory()
     for moment in range(KEPT + 50):

@@ -11,7 +11,7 @@ import pytest
 from geartrain.domain.predictions.calls import ItemEvent, Report
 from geartrain.domain.predictions.events import Log, Output
 from geartrain.ipc.framing import FrameReader
-from geartrain.ipc.messages import Reports, decode_reports
+from geartrain.ipc.messages import Reports, decode_call_to_parent
 from geartrain.worker.channels import channel as channels
 from geartrain.worker.channels.channel import Channel
 
@@ -30,7 +30,7 @@ class Ends:
         """Read until so many reports are there; there must not be more."""
         reports: list[Report] = []
         while len(reports) < count:
-            for message in map(decode_reports, self._reader.feed(self.theirs.recv(65536))):
+            for message in map(decode_call_to_parent, self._reader.feed(self.theirs.recv(65536))):
                 assert (message.slot, message.serial, message.idle) == (0, 1, False)
                 reports += message.reports
                 self.messages += 1

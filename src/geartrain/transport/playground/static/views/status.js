@@ -4,6 +4,7 @@ import { ask, failure, root, send } from "../lib/api.js";
 import { lineChart } from "../lib/charts.js";
 import { h } from "../lib/dom.js";
 import { bytes, duration, number } from "../lib/format.js";
+import { callGraph } from "../lib/graph.js";
 import { grownBuckets, readMetrics, samples, total } from "../lib/metrics.js";
 
 const FAILURES = "nv_inference_request_failure"; // counts what was canceled too, by reason
@@ -16,6 +17,7 @@ export function statusView(names) {
   const note = h("p", { class: "status-note muted", role: "status" }, "Waiting for the first figures…");
   const tiles = h("div", { class: "tiles" });
   const plots = h("div", { class: "plots" });
+  const calls = h("div", {});
   const batches = h("div", {});
   const workers = h("div", {});
   const element = h(
@@ -24,6 +26,7 @@ export function statusView(names) {
     h("div", { class: "view-head" }, h("div", {}, h("h1", {}, "Status"), note), h("div", { class: "status-choice" }, h("label", { for: "status-model", class: "label" }, "Model"), h("div", { class: "select" }, choice))),
     tiles,
     plots,
+    calls,
     batches,
     workers,
   );
@@ -86,6 +89,7 @@ export function statusView(names) {
     for (const { plot, keys } of charts) plot.set(points.at, keys.map((key) => points[key] ?? []), points.seconds);
     const latest = (key) => points[key]?.at(-1) ?? null;
     paintTiles(latest, now.metrics, model);
+    calls.replaceChildren(...callPart(now, readings.length > 1 ? readings.at(-2) : null, readings[0], model));
     batches.replaceChildren(...batchPart(now.metrics, readings[0].metrics, model));
     workers.replaceChildren(workerTable(now, readings.length > 1 ? readings.at(-2) : null, model));
   }
@@ -158,6 +162,56 @@ const CHARTS = [
   { title: "Memory", keys: ["memory", "server_memory"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: bytes, isBinary: true },
   { title: "Processor, in cores", keys: ["cpu", "server_cpu"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: cores },
 ];
+
+// Which models call which, with the rates since the last look and the times since the page was opened.
+function callPart({ at, metrics }, before, first, model) {
+  const edges = callsOf(metrics).filter(({ from, to }) => !model || [from, to].includes(model));
+  if (!edges.length) return [];
+  const earlier = new Map(callsOf(before?.metrics).map((edge) => [edge.key, edge]));
+  const opened = new Map(callsOf(first.metrics).map((edge) => [edge.key, edge]));
+  const figures = edges.map((edge) => {
+    const rate = before ? (edge.count - (earlier.get(edge.key)?.count ?? 0)) / (at - before.at) : null;
+    const count = edge.count - (opened.get(edge.key)?.count ?? 0);
+    const failed = edge.failed - (opened.get(edge.key)?.failed ?? 0);
+    const mean = count > 0 ? (edge.seconds - (opened.get(edge.key)?.seconds ?? 0)) / count : null;
+    return { ...edge, rate, mean, failed };
+  });
+  const drawing = callGraph(
+    figures.map(({ from, to, rate, mean, failed }) => ({
+      from,
+      to,
+      label: [rate === null ? null : perSecond(rate), mean === null ? null : duration(mean)].filter(Boolean).join(" · "),
+      title: `${from} calls ${to}${rate === null ? "" : `, ${perSecond(rate)}`}${mean === null ? "" : `, ${duration(mean)} each`}${failed ? `, ${number(failed)} failed` : ""}.`,
+      isBad: failed > 0,
+    })),
+    model,
+  );
+  const columns = ["Caller", "Model", "Calls", "Mean time", "Running", "Failed"];
+  const rows = figures.map(({ from, to, rate, mean, running, failed }) =>
+    h("tr", {}, h("td", {}, from), h("td", {}, to), ...[rate === null ? "–" : perSecond(rate), time(mean), number(running), number(failed)].map((text) => h("td", { class: "number" }, text))),
+  );
+  const head = h("tr", {}, columns.map((column, at_) => h("th", { scope: "col", class: at_ > 1 ? "number" : null }, column)));
+  const table = h("div", { class: "table-box", tabindex: "0", role: "group", "aria-label": "Calls of models" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+  return [h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", {}, "Models that call models")), drawing, table)];
+}
+
+// The pairs of models that call, as `/metrics` has them.
+function callsOf(metrics) {
+  if (!metrics) return [];
+  const edges = new Map();
+  const edge = ({ caller, model }) => {
+    const key = JSON.stringify([caller, model]);
+    if (!edges.has(key)) edges.set(key, { key, from: caller, to: model, count: 0, failed: 0, seconds: 0, running: 0 });
+    return edges.get(key);
+  };
+  for (const { labels, value } of samples(metrics, "geartrain_model_calls_total")) {
+    edge(labels).count += value;
+    if (labels.outcome !== "succeeded") edge(labels).failed += value;
+  }
+  for (const { labels, value } of samples(metrics, "geartrain_model_call_seconds_total")) edge(labels).seconds += value;
+  for (const { labels, value } of samples(metrics, "geartrain_model_calls_running")) edge(labels).running += value;
+  return [...edges.values()];
+}
 
 // The sizes of the batches since the page was opened, for models that have batches.
 function batchPart(now, first, model) {

@@ -1,0 +1,187 @@
+"""Endpoints of other servers and platforms, by the names of `--api`.
+
+Models that take whole requests receive these as they came, and answer themselves. For any other model the body is read
+as that server reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.apis.bodies import PLAIN, BodyForm
+from geartrain.apis.rows import HUGGING_FACE, INSTANCES, INVOCATIONS
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models import information
+from geartrain.service.models.catalogue import Catalogue, normal
+from geartrain.service.models.deployment import Deployment
+from geartrain.transport.bodies.api import BodiesApi
+from geartrain.transport.bodies.exchange import Contract, by_body
+from geartrain.transport.bodies.routes import finder
+from geartrain.transport.routing import GET, POST, Params, Route
+from geartrain.transport.wire.exchange import Answer, Decision, Head
+
+_BAD: Final = HTTPStatus.BAD_REQUEST
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
+_BAD_INPUT: Final = {Code.INVALID_INPUT: _BAD, Code.AT_CAPACITY: _UNAVAILABLE}
+_SERVE_NAMES: Final[Mapping[int, str]] = {
+    400: "BadRequestException",
+    404: "ModelNotFoundException",
+    405: "MethodNotAllowedException",
+    413: "RequestEntityTooLargeException",
+    500: "InternalServerException",
+    503: "ServiceUnavailableException",
+}
+_RAISED: Final = (Code.RUN_FAILED, Code.INTERNAL)
+
+
+def _serve_fault(status: HTTPStatus, text: str) -> Any:
+    kind = _SERVE_NAMES.get(status, "InternalServerException")
+    return {"code": int(status), "type": kind, "message": text}
+
+
+def _detail(_status: HTTPStatus, text: str) -> Any:
+    return {"detail": text}
+
+
+def _mlflow_fault(status: HTTPStatus, text: str) -> Any:
+    return {"error_code": "BAD_REQUEST" if status < 500 else "INTERNAL_ERROR", "message": text}  # noqa: PLR2004
+
+
+SAGEMAKER: Final = BodiesApi("sagemaker", statuses=_BAD_INPUT)
+MLFLOW: Final = BodiesApi("mlflow", statuses=_BAD_INPUT, fault=_mlflow_fault)
+KSERVE: Final = BodiesApi("kserve", statuses=_BAD_INPUT)
+VERTEX: Final = BodiesApi("vertex", statuses=_BAD_INPUT)
+TORCHSERVE: Final = BodiesApi(
+    "torchserve", statuses={**_BAD_INPUT, **dict.fromkeys(_RAISED, _UNAVAILABLE)}, fault=_serve_fault
+)
+HUGGINGFACE: Final = BodiesApi("huggingface", statuses={**_BAD_INPUT, Code.RUN_FAILED: _BAD})
+LITSERVE: Final = BodiesApi("litserve", statuses=_BAD_INPUT, fault=_detail)
+AZURE: Final = BodiesApi("azure", statuses=_BAD_INPUT)
+
+
+class ForeignEndpoints:
+    """The endpoints of one server."""
+
+    def __init__(self, catalogue: Catalogue, max_body: int, environ: Mapping[str, str]) -> None:
+        self._catalogue = catalogue
+        self._max_body = max_body
+        self._environ = environ
+        self._find = finder(catalogue)
+
+    def sagemaker(self, api: BodiesApi = SAGEMAKER) -> Iterator[Route]:
+        """`/invocations`, `/ping`, and the paths of endpoints with several models."""
+        yield self._post("/invocations", INVOCATIONS, api)
+        yield self._ping("/ping", api)
+
+    def mlflow(self) -> Iterator[Route]:
+        """`/invocations`, `/ping`, `/health` and `/version` of MLflow's scoring server."""
+        yield from self.sagemaker(MLFLOW)
+        yield self._ping("/health", MLFLOW)
+
+    def kserve(self) -> Iterator[Route]:
+        """Version 1 of KServe's protocol, that of TensorFlow Serving."""
+        begin = by_body(Contract(KSERVE, INSTANCES, self._find_verb), self._max_body)
+        yield Route(POST, "/v1/models/{id}", begin, KSERVE, "predict", subject="none")
+        yield Route(GET, "/v1/models", self._list, KSERVE, subject="all")
+        yield Route(GET, "/v1/models/{id}", self._describe, KSERVE, subject="none")
+
+    def vertex(self) -> Iterator[Route]:
+        """The paths that Vertex AI names in variables."""
+        yield self._post(self._environ.get("AIP_PREDICT_ROUTE") or "/predict", INSTANCES, VERTEX)
+        yield self._ping(self._environ.get("AIP_HEALTH_ROUTE") or "/health", VERTEX)
+
+    def torchserve(self) -> Iterator[Route]:
+        """TorchServe's inference API."""
+        for path in ("/predictions/{id}", "/predictions/{id}/{version:version}"):
+            begin = by_body(Contract(TORCHSERVE, PLAIN, self._find_id), self._max_body)
+            yield Route(POST, path, begin, TORCHSERVE, "predict", subject="none")
+        yield self._ping("/ping", TORCHSERVE, {"status": "Healthy"})
+
+    def huggingface(self) -> Iterator[Route]:
+        """The root, and `/predict`, of Hugging Face's inference toolkit."""
+        yield self._post("/", HUGGING_FACE, HUGGINGFACE)
+        yield self._post("/predict", HUGGING_FACE, HUGGINGFACE)
+        yield self._ping("/health", HUGGINGFACE)
+
+    def litserve(self) -> Iterator[Route]:
+        """`/predict` and `/health` of LitServe."""
+        yield self._post("/predict", PLAIN, LITSERVE)
+        yield self._ping("/health", LITSERVE)
+
+    def azure(self) -> Iterator[Route]:
+        """`/score` of Azure ML's inference server."""
+        yield self._post("/score", PLAIN, AZURE)
+
+    def _post(self, path: str, form: BodyForm, api: BodiesApi) -> Route:
+        begin = by_body(Contract(api, form, self._find), self._max_body)
+        return Route(POST, path, begin, api, "predict")
+
+    def _ping(self, path: str, api: BodiesApi, body: Any = None) -> Route:
+        def answer(_head: Head, _params: Params) -> Decision:
+            if not self._catalogue.readiness.is_ready:
+                return api.refuse(GeartrainError(Code.NOT_READY, "No model is ready yet."))
+            return Answer(HTTPStatus.OK, (b"\n" if body is None else msgspec.json.encode(body),))
+
+        return Route(GET, path, answer, api, "open", subject="none")
+
+    # models by name
+
+    def _find_id(self, head: Head, params: Params) -> Deployment:
+        head.notes.check_model(params["id"])
+        return self._catalogue.find(params["id"], normal(params.get("version", "")))
+
+    def _find_verb(self, head: Head, params: Params) -> Deployment:
+        name, colon, verb = params["id"].rpartition(":")
+        if not colon or verb != "predict":
+            msg = "explanations are not supported" if verb == "explain" else "the path ends with :predict"
+            raise GeartrainError(Code.UNSUPPORTED if verb == "explain" else Code.NOT_FOUND, f"{params['id']}: {msg}")
+        head.notes.check_model(name)
+        return self._catalogue.find(name)
+
+    def _list(self, _head: Head, _params: Params) -> Decision:
+        names = dict.fromkeys(deployment.name for deployment in self._catalogue.deployments())
+        return Answer(HTTPStatus.OK, (msgspec.json.encode({"models": list(names)}),))
+
+    def _describe(self, head: Head, params: Params) -> Decision:
+        head.notes.check_model(params["id"])
+        ready = information.is_ready(self._catalogue, params["id"], "")
+        if not ready:
+            self._catalogue.find(params["id"])  # raises for a model that is not there
+        body = msgspec.json.encode({"name": params["id"], "ready": ready})
+        return Answer(HTTPStatus.OK if ready else _UNAVAILABLE, (body,))
+
+
+def with_foreign(
+    routes: list[Route], apis: str, catalogue: Catalogue, *, max_body: int, environ: Mapping[str, str] = os.environ
+) -> list[Route]:
+    """Return `routes` with the endpoints named in `apis`. Those of a path that is there come before it.
+
+    `environ` has the variables of the platform.
+    """
+    endpoints = ForeignEndpoints(catalogue, max_body, environ)
+    found: dict[tuple[str, str], Route] = {}
+    makers: dict[str, Callable[[], Iterator[Route]]] = {
+        "sagemaker": endpoints.sagemaker,
+        "mlflow": endpoints.mlflow,
+        "kserve": endpoints.kserve,
+        "vertex": endpoints.vertex,
+        "torchserve": endpoints.torchserve,
+        "huggingface": endpoints.huggingface,
+        "litserve": endpoints.litserve,
+        "azure": endpoints.azure,
+    }
+    for name in filter(None, apis.split(",")):
+        for route in makers[name.strip()]():
+            for method in route.methods:
+                found.setdefault((method, route.path), msgspec.structs.replace(route, methods=(method,)))
+    kept = [
+        msgspec.structs.replace(route, methods=methods)
+        for route in routes
+        if (methods := tuple(method for method in route.methods if (method, route.path) not in found))
+    ]
+    return [*kept, *found.values()]

@@ -1,0 +1,346 @@
+"""Signatures of a `run()` that takes whole requests, as bytes or as any tensors, or returns whole responses."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE
+from geartrain.authoring.requests import JSON_TYPE, TEXT_TYPE, Request, Response, Tensors
+from geartrain.authoring.scope import current_scope
+from geartrain.domain.data_urls import media_type_of, read_data_url
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.signature.types import (
+    ANY_TENSORS,
+    BODY,
+    RESPONSE,
+    Contract,
+    DeclaredTensor,
+    InputField,
+    OutputSpec,
+    Signature,
+    TypeSpec,
+)
+from geartrain.domain.tensors.tensor import DATATYPES, Tensor
+from geartrain.worker.errors import ClientError
+from geartrain.worker.loading.batched_signature import part_of, read_policy
+from geartrain.worker.loading.callables import decorator_value, is_async, is_generator
+from geartrain.worker.loading.descriptions import Compose, strip
+from geartrain.worker.loading.signature import (
+    Parameter,
+    UnsupportedAnnotationError,
+    make_signature,
+    output_mode,
+    read_output,
+    read_parameters,
+    return_annotation,
+    written_parameters,
+)
+
+_TEXT: Final = TypeSpec("string", nullable=True)
+_PREFIX: Final = 4  # bytes of the length of an element of BYTES
+
+REQUEST_INPUTS: Final = (
+    InputField("body", BODY, required=False, description="The body: text, a data: URL, or any other value as JSON"),
+    InputField(
+        "file", TypeSpec("path", nullable=True), required=False, description="A file whose contents are the body"
+    ),
+    InputField("content_type", _TEXT, required=False, description="The type of the body"),
+    InputField("accept", _TEXT, required=False, description="The types that the client takes"),
+    InputField("headers", TypeSpec("object", nullable=True), required=False, description="Other header fields"),
+    InputField("query", _TEXT, required=False, description="What follows the ? of the path"),
+    InputField("method", _TEXT, required=False, description="Such as POST"),
+    InputField("path", _TEXT, required=False, description="The path of the request"),
+)
+TENSOR_INPUTS: Final = (
+    InputField(
+        "tensors",
+        TypeSpec("object", nullable=True, form="tensors"),
+        required=False,
+        description="Tensors by name: nested lists, or objects of datatype, shape and data",
+    ),
+    InputField("parameters", TypeSpec("object", nullable=True), required=False, description="Parameters by name"),
+    InputField(
+        "outputs",
+        TypeSpec("array", nullable=True, items=TypeSpec("string")),
+        required=False,
+        description="The names of the wanted outputs; all without it",
+    ),
+)
+
+
+class OpenSignature(NamedTuple):
+    """A `run()` that takes or returns something whole. `compose`: None where its inputs are as usual."""
+
+    parameters: tuple[Parameter, ...]
+    signature: Signature
+    batching: Batching | None
+    compose: Compose | None
+
+
+def read_open(run: Callable[..., Any], *, owner_name: str, settings: Mapping[str, Any] | None) -> OpenSignature | None:
+    """Read the signature of a bound `run()`; None if nothing in it is whole.
+
+    `settings` are those of batches, None for a `run()` that is not batched. Raises `UnsupportedAnnotationError`.
+    """
+    is_batched = settings is not None
+    written = written_parameters(run, owner_name=owner_name)
+    kinds = {each.name: _contract(each.annotation, is_batched=is_batched) for each in written}
+    contracts = [kind for kind in kinds.values() if kind]
+    output = _read_output(run, owner_name, takes_requests="request" in contracts, is_batched=is_batched)
+    if not contracts:
+        if output is None or is_batched:
+            return None
+        parameters = read_parameters(run, owner_name=owner_name)
+        return OpenSignature(parameters, make_signature(run, parameters, output), None, None)
+    if len(kinds) > 1:
+        name = "Request" if "request" in contracts else "Tensors"
+        raise UnsupportedAnnotationError(
+            f"{owner_name} takes a geartrain.{name} and other inputs: a whole request is the only parameter of run()"
+        )
+    batching = None
+    if settings is not None:
+        policy = read_policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
+        batching = Batching(policy, apart=True)
+    if output is None:
+        of_one = part_of(owner_name) if is_batched else None
+        output = read_output(run, owner_name=owner_name, of_one=of_one)
+    (name,) = kinds
+    return whole(run, contracts[0], name, output=output, batching=batching)
+
+
+def whole(
+    run: Callable[..., Any],
+    contract: Contract,
+    name: str,
+    *,
+    output: OutputSpec,
+    batching: Batching | None = None,
+    inputs: Sequence[DeclaredTensor] = (),
+    outputs: Sequence[DeclaredTensor] = (),
+) -> OpenSignature:
+    """Make the signature of a `run()` whose one parameter `name` is a whole request, or a list of them in a batch.
+
+    `inputs` and `outputs` are declared tensors, which are checked and shown: for models of other servers. With
+    `Batching.by_rows` the first dimension of each is that of the batch, and has the size -1.
+    """
+    fields = REQUEST_INPUTS if contract == "request" else TENSOR_INPUTS
+    parameters = tuple(Parameter(field, None, Path if field.type.kind == "path" else None) for field in fields)
+    made = make_signature(run, parameters, output)
+    signature = Signature(
+        inputs=made.inputs,
+        output=output,
+        streaming=made.streaming,
+        description=made.description,
+        contract=contract,
+        open_inputs=tuple(inputs),
+        open_outputs=tuple(outputs),
+    )
+    make = _request_of if contract == "request" else _tensors_of
+    return OpenSignature(parameters, signature, batching, lambda values, known: {name: make(values, known)})
+
+
+def response_output(*, streams: bool = False) -> OutputSpec:
+    """Return the output of a model that returns, or yields, whole responses."""
+    return OutputSpec(RESPONSE, "iterator" if streams else "value")
+
+
+def tensors_output(*, streams: bool = False) -> OutputSpec:
+    """Return the output of a model that returns, or yields, any tensors."""
+    return OutputSpec(ANY_TENSORS, "iterator" if streams else "value")
+
+
+def _contract(annotation: Any, *, is_batched: bool) -> Contract:
+    bare, _ = strip(annotation)
+    if is_batched and typing.get_origin(bare) is list:
+        bare, _ = strip(typing.get_args(bare)[0])
+    if not isinstance(bare, type):
+        return ""
+    if issubclass(bare, Request):
+        return "request"
+    return "tensors" if issubclass(bare, Tensors) else ""
+
+
+def _read_output(run: Callable[..., Any], owner: str, *, takes_requests: bool, is_batched: bool) -> OutputSpec | None:
+    """Return the output of a `run()` that returns responses or tensors; None for any other."""
+    annotation = return_annotation(run, owner)
+    generates = is_generator(run)
+    if annotation is inspect.Signature.empty:
+        return response_output(streams=generates) if takes_requests else None
+    mode, element = output_mode(annotation, owner)
+    streams = mode != "value" or generates
+    members = _members(element, is_batched=is_batched)
+    if any(isinstance(each, type) and issubclass(each, Tensors) for each in members):
+        return tensors_output(streams=streams)
+    wholes = (Response, bytes) if takes_requests else (Response,)
+    if any(isinstance(each, type) and issubclass(each, wholes) for each in members):
+        return response_output(streams=streams)
+    return response_output(streams=streams) if takes_requests and (element is None or element is Any) else None
+
+
+def _members(annotation: Any, *, is_batched: bool) -> list[Any]:
+    """The types of a union, or of the elements of the list that a batched `run()` returns."""
+    bare, _ = strip(annotation)
+    if is_batched and typing.get_origin(bare) is list:
+        bare, _ = strip(typing.get_args(bare)[0])
+    members = typing.get_args(bare) if typing.get_origin(bare) in _UNIONS else (bare,)
+    return [strip(each)[0] for each in members]
+
+
+_UNIONS: Final = frozenset({typing.Union, type(int | str)})
+
+
+# inputs
+
+
+def _request_of(values: dict[str, Any], _parameters: Mapping[str, Any]) -> Request:
+    """Make a request of its parts. Raises `ClientError`."""
+    content_type = values.get("content_type") or ""
+    body, file = values.get("body"), values.get("file")
+    if isinstance(body, Tensor):
+        content = bytes(body.data[_PREFIX:])
+    elif file is not None:
+        content = Path(file).read_bytes()
+        if not content_type:
+            content_type = media_type_of(Path(file).name)
+    elif isinstance(body, str) and body[:5].lower() == "data:":
+        try:
+            content, given_type = read_data_url(body)
+        except ValueError as error:
+            raise ClientError(f"body: {error}") from None
+        content_type = content_type or given_type
+    elif isinstance(body, str):
+        content, content_type = body.encode(), content_type or TEXT_TYPE
+    elif body is None:
+        content = b""
+    else:
+        content, content_type = json.dumps(body).encode(), content_type or JSON_TYPE
+    headers = values.get("headers") or {}
+    if not all(isinstance(value, str) for value in headers.values()):
+        raise ClientError("headers: its values are strings")
+    return Request(
+        content,
+        content_type,
+        accept=values.get("accept") or "",
+        headers=headers,
+        query=values.get("query") or "",
+        method=values.get("method") or "POST",
+        path=values.get("path") or "/invoke",
+    )
+
+
+def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensors:
+    """Make the tensors of a request. Raises `ClientError`."""
+    from geartrain.worker import arrays
+
+    given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    found: dict[str, Any] = {}
+    datatypes: dict[str, str] = {}
+    for name, value in (values.get("tensors") or {}).items() if not given else ():
+        datatypes[name], found[name] = _array_of_json(name, value)
+    for name, tensor in given.items():
+        datatypes[name] = tensor.datatype
+        if tensor.datatype == "BYTES":
+            found[name] = _strings(arrays.strings_of(tensor), tensor.shape)
+        else:
+            found[name] = arrays.numbers_of(tensor)
+    own = values.get("parameters")
+    requested = values.get("outputs")
+    known = {**parameters, **own} if isinstance(own, dict) else parameters
+    names = requested if isinstance(requested, list) else None
+    return Tensors(found, parameters=known, requested=names, datatypes=datatypes)
+
+
+def _array_of_json(name: str, value: Any) -> tuple[str, Any]:
+    """Return the datatype and the array of nested lists, or of an object of `datatype`, `shape` and `data`."""
+    import numpy as np
+
+    from geartrain.worker import arrays
+
+    shape = None
+    datatype = ""
+    if isinstance(value, dict):
+        datatype, shape, value = value.get("datatype", ""), value.get("shape"), value.get("data")
+        if datatype not in DATATYPES:
+            raise ClientError(f"tensors.{name}.datatype: {datatype!r} is none of {', '.join(sorted(DATATYPES))}")
+    try:
+        if not datatype:
+            plain = np.array(value)
+            datatype = "BYTES" if plain.dtype.kind in "USO" else arrays.NAMES.get(plain.dtype.name, "")
+        if datatype == "BYTES":
+            found, elements = arrays.bytes_of(value)
+            array = _strings(elements, found)
+        else:
+            array = np.array(value, np.float32 if datatype == arrays.BFLOAT else arrays.numpy_type(datatype))
+            array = arrays.bits_of_bfloat(array) if datatype == arrays.BFLOAT else array
+        return datatype, array if shape is None else array.reshape(shape)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ClientError(f"tensors.{name}: it is no tensor: {error}") from None
+
+
+def _strings(elements: list[bytes], shape: Sequence[int]) -> Any:
+    import numpy as np
+
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+# streamed responses
+
+
+def in_pieces(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a `run()` so that the iterator in its response is yielded, where the client reads pieces."""
+    if is_generator(run):
+        return run
+    if is_async(run):
+
+        @wraps(run)
+        async def run_async(**arguments: Any) -> Any:
+            found = await run(**arguments)
+            if not (isinstance(found, Response) and found.streams):
+                return found
+            if current_scope().takes_pieces:
+                return _pieces_async(found)
+            if hasattr(found.content, "__anext__"):
+                found.content = b"".join([_piece(piece) async for piece in found.content])
+            return found
+
+        return run_async
+
+    @wraps(run)
+    def run_sync(**arguments: Any) -> Any:
+        found = run(**arguments)
+        if isinstance(found, Response) and found.streams and current_scope().takes_pieces:
+            return _pieces(found)
+        return found
+
+    return run_sync
+
+
+def _piece(piece: Any) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def _head(response: Response) -> Response:
+    return Response(b"", response.content_type, status=response.status, headers=response.headers)
+
+
+def _pieces(response: Response) -> Iterator[Any]:
+    yield _head(response)
+    yield from response.content
+
+
+async def _pieces_async(response: Response) -> AsyncIterator[Any]:
+    yield _head(response)
+    if hasattr(response.content, "__anext__"):
+        async for piece in response.content:
+            yield piece
+    else:
+        for piece in response.content:
+            yield piece

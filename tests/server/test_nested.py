@@ -1,0 +1,642 @@
+"""Models that call models: the values that travel, failures, ends, and no deadlock whatever calls what."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from tests.support.servers import PATIENCE, ServerProcess, write_model
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ECHO = """
+    import os, time
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, text: str, seconds: float = 0.0) -> str:
+            time.sleep(seconds)
+            if text == "fail":
+                raise ValueError("no such thing")
+            if text == "die":
+                os._exit(3)
+            return text
+"""
+CALLER = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        echo: geartrain.Model
+
+        def run(self, text: str, times: int = 1, seconds: float = 0.0) -> str:
+            return " ".join(self.echo(text=f"{text}{number or ''}", seconds=seconds) for number in range(times))
+"""
+ASYNC_CALLER = """
+    import asyncio, geartrain
+
+    class Runner(geartrain.BaseRunner):
+        reader = geartrain.model("echo")
+
+        @geartrain.concurrent(max=4)
+        async def run(self, text: str, times: int = 3, seconds: float = 0.0) -> str:
+            if text == "stream":
+                writer = geartrain.models["words"].stream(text="a b c")
+                return " ".join([piece async for piece in writer])
+            if text == "thread":
+                return " ".join(
+                    await asyncio.gather(*(asyncio.to_thread(self.reader, text=str(number)) for number in range(times)))
+                )
+            calls = [self.reader(text=f"{text}{number}", seconds=seconds) for number in range(times)]
+            return " ".join(await asyncio.gather(*calls))
+"""
+WAYS = """
+    import concurrent.futures, pathlib, tempfile
+    import numpy as np
+    import geartrain
+    from geartrain import ModelError, models
+
+    class Runner(geartrain.BaseRunner):
+        def setup(self) -> None:
+            self.greeting = models["echo"](text="hello")
+
+        def run(self, way: str) -> str:
+            return str(getattr(self, way)())
+
+        def greeted(self):
+            return self.greeting
+
+        def small(self):
+            return models["twice"](x=np.ones((2, 2), np.float32)).tolist()
+
+        def large(self):
+            x = np.arange(1_000_000, dtype=np.float32)
+            y = models["twice"](x=x)
+            y[0] = 1  # the caller's own
+            return (y[1:] == 2 * x[1:]).all() and y.shape
+
+        def huge(self):
+            x = np.ones(12_000_000, np.float32)  # 48 MB
+            return models["twice"](x=x).sum()
+
+        def lists(self):
+            return models["twice"](x=[1.0, 2.5]).tolist()
+
+        def record(self):
+            found = models["parts"](text="ab")
+            return found.name, found.count, found.scores.tolist(), found["name"]
+
+        def plain(self):
+            return models["parts"](text="ab", sizes=np.array([[1, 2], [3, 4]])).count
+
+        def stream(self):
+            return [piece for piece in models["words"].stream(text="a b c")]
+
+        def joined(self):
+            return models["words"](text="a b c")
+
+        def some(self):
+            stream = models["words"].stream(text="a b c")
+            first = next(stream)
+            stream.close()
+            return first
+
+        def one(self):
+            return [*models["echo"].stream(text="whole")]
+
+        def job(self):
+            jobs = [models["echo"].start(text=str(number)) for number in range(3)]
+            return [job.result() for job in jobs]
+
+        def canceled(self):
+            job = models["echo"].start(text="x", seconds=30)
+            job.cancel()
+            try:
+                job.result()
+            except ModelError as error:
+                return error.code
+
+        def threads(self):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                return [*pool.map(lambda number: models["echo"](text=str(number)), range(8))]
+
+        def unread(self):
+            for _ in range(3):
+                models["twice"].start(x=np.ones(1_000_000, np.float32))
+            return models["echo"](text="done")
+
+        def arrays(self):
+            def double(number):
+                return models["twice"](x=np.full(200_000, number, np.float32)).mean()
+
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                return [float(each) for each in pool.map(double, range(8))]
+
+        def text(self):
+            return len(models["echo"](text="x" * 9_000_000))  # larger than a message
+
+        def file(self):
+            path = pathlib.Path(tempfile.mkdtemp(), "a.txt")
+            path.write_text("inside")
+            copy = models["files"](file=path)
+            return type(copy).__name__, copy.read_text(), copy != path
+
+        def caught(self):
+            try:
+                models["echo"](text="fail")
+            except ModelError as error:
+                return error.model, error.code, error.message
+
+        def crashed(self):
+            try:
+                models["mortal"](text="die")
+            except ModelError as error:
+                return error.code, "crashed" in error.message
+
+        def absent(self):
+            return models["nobody"](x=1)
+
+        def wrong(self):
+            return models["echo"](txt="x")
+
+        def number(self):
+            return models[3](x=1)
+
+        def unsent(self):
+            return models["echo"](text=object())
+
+        def version(self):
+            return models["echo@1"](text="one"), models["echo@7"]
+"""
+TWICE = """
+    import numpy as np
+    from numpy.typing import NDArray
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+            return x * 2
+"""
+PARTS = """
+    from typing import NamedTuple
+    import numpy as np
+    from numpy.typing import NDArray
+    from geartrain import BaseRunner
+
+    class Parts(NamedTuple):
+        name: str
+        count: int
+        scores: NDArray[np.float32]
+
+    class Runner(BaseRunner):
+        def run(self, text: str, sizes: list[list[int]] = []) -> Parts:
+            return Parts(text, sum(map(sum, sizes)) or len(text), np.arange(2, dtype=np.float32))
+"""
+WORDS = """
+    from geartrain import BaseRunner, ConcatenateIterator
+
+    class Runner(BaseRunner):
+        def run(self, text: str) -> ConcatenateIterator[str]:
+            yield from text.split()
+"""
+FILES = """
+    import shutil, tempfile
+    from geartrain import BaseRunner, Path
+
+    class Runner(BaseRunner):
+        def run(self, file: Path) -> Path:
+            return Path(shutil.copy(file, tempfile.mkdtemp()))
+"""
+SELF = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        @geartrain.concurrent(max={slots})
+        async def run(self, depth: int) -> int:
+            return 0 if not depth else 1 + await geartrain.models["{name}"](depth=depth - 1)
+"""
+PING = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        def run(self, seconds: float = 0.2, times: int = 1) -> int:
+            import time
+            time.sleep(seconds)
+            return 0 if not times else 1 + geartrain.models["{other}"](seconds=seconds, times=times - 1)
+"""
+BATCHED = """
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=16, max_delay=0.02)
+        def run(self, text: list[str]) -> list[str]:
+            return [f"{each}/{len(text)}" for each in text]
+"""
+WRITER = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        echo: geartrain.Model
+
+        def run(self, prompt: str) -> str:
+            return self.echo(text=prompt).upper()
+"""
+FAN = """
+    import asyncio, geartrain
+
+    class Runner(geartrain.BaseRunner):
+        async def run(self, times: int = 16) -> list[str]:
+            calls = [geartrain.models["batched"](text=str(number)) for number in range(times)]
+            return [*await asyncio.gather(*calls)]
+"""
+
+
+class Live:
+    """A server of models that call each other."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.process = process
+        url = process.wait_for("listening")["url"]
+        self.http = httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=httpx.Limits(max_connections=None))
+        self._channel = grpc.aio.insecure_channel(process.wait_for("listening-grpc")["url"])
+        self.grpc: Any = GRPCInferenceServiceStub(self._channel)
+
+    async def start(self) -> Live:
+        async with asyncio.timeout(3 * PATIENCE):  # the workers of many models start
+            while (await self.http.get("/v2/health/ready")).status_code != HTTPStatus.OK:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+        return self
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self._channel.close()
+        self.process.end()
+
+    async def ask(self, model: str, **inputs: Any) -> dict[str, Any]:
+        response = await self.http.post(f"/models/{model}/predictions", json={"input": inputs})
+        assert response.status_code == HTTPStatus.OK, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    async def output(self, model: str, **inputs: Any) -> Any:
+        found = await self.ask(model, **inputs)
+        assert found["status"] == "succeeded", found
+        return found["output"]
+
+    async def error(self, model: str, **inputs: Any) -> str:
+        found = await self.ask(model, **inputs)
+        assert found["status"] == "failed", found
+        return str(found["error"])
+
+    async def metric(self, start: str) -> float:
+        """The sum of the values of the lines of /metrics that begin so."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+    async def reached(self, start: str, value: float) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.metric(start) < value:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+
+    async def until_idle(self) -> None:
+        """Wait until nothing runs or waits."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.metric("geartrain_predictions_"):  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+
+
+def write_models(root: Path) -> None:
+    models = {
+        "echo": ECHO,
+        "mortal": ECHO,
+        "caller": CALLER,
+        "acaller": ASYNC_CALLER,
+        "ways": WAYS,
+        "twice": TWICE,
+        "parts": PARTS,
+        "words": WORDS,
+        "files": FILES,
+        "deep": SELF.format(slots=4, name="deep"),
+        "shallow": SELF.format(slots=1, name="shallow"),
+        "endless": SELF.format(slots=32, name="endless"),
+        "ping": PING.format(other="pong"),
+        "pong": PING.format(other="ping"),
+        "batched": BATCHED,
+        "writer": WRITER,
+        "fan": FAN,
+    }
+    for name, text in models.items():
+        write_model(root / name, text)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+    root = tmp_path_factory.mktemp("nested")
+    write_models(root)
+    live = await Live(ServerProcess(str(root), "--queue", "1000", "--restart", "on-crash", "--grpc-port", "0")).start()
+    yield live
+    await live.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("greeted", "hello"),
+        ("small", "[[2.0, 2.0], [2.0, 2.0]]"),
+        ("large", "(1000000,)"),
+        ("huge", "2.4e+07"),
+        ("lists", "[2.0, 5.0]"),
+        ("record", "('ab', 2, [0.0, 1.0], 'ab')"),
+        ("plain", "10"),
+        ("stream", "['a', 'b', 'c']"),
+        ("joined", "abc"),
+        ("some", "a"),
+        ("one", "['whole']"),
+        ("job", "['0', '1', '2']"),
+        ("canceled", "run_canceled"),
+        ("threads", "['0', '1', '2', '3', '4', '5', '6', '7']"),
+        ("arrays", "[0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]"),
+        ("text", "9000000"),
+        ("file", "('PosixPath', 'inside', True)"),
+        ("caught", "('echo', 'run_failed', 'ValueError: no such thing')"),
+        ("crashed", "('run_failed', True)"),
+    ],
+)
+async def test_values_there_and_back(live: Live, way: str, expected: str) -> None:
+    assert await live.output("ways", way=way) == expected
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("absent", "ModelError: nobody: Request for unknown model: 'nobody' is not found"),
+        ("wrong", 'ModelError: echo: txt: Unexpected field "txt"; the inputs of this model are: text, seconds; .*'),
+        ("number", "TypeError: the name of a model is a string, not int"),
+        ("unsent", "TypeError: an input of a model .*object.*"),
+    ],
+)
+async def test_calls_that_cannot_be(live: Live, way: str, expected: str) -> None:
+    error = await live.error("ways", way=way)
+    assert re.fullmatch(expected, error), error
+
+
+async def test_stream_in_an_async_model(live: Live) -> None:
+    assert await live.output("acaller", text="stream") == "a b c"
+
+
+async def test_outputs_that_are_never_read_are_let_go_of(live: Live) -> None:
+    def descriptors() -> int:
+        return len([*Path(f"/proc/{live.process.popen.pid}/fd").iterdir()])
+
+    assert await live.output("ways", way="unread") == "done"
+    before = descriptors()
+    for _ in range(10):
+        assert await live.output("ways", way="unread") == "done"
+    assert descriptors() <= before + 2
+    assert await live.output("ways", way="large") == "(1000000,)"
+
+
+async def test_output_of_a_worker_that_was_replaced_is_its_own(live: Live) -> None:
+    """A descriptor's number of the server is given again: what was opened by its path before is another memory."""
+    for _ in range(3):
+        assert await live.output("ways", way="large") == "(1000000,)"
+        response = await live.http.post("/v2/repository/models/twice/load", json={})
+        assert response.status_code == HTTPStatus.OK, response.text
+        for child in _workers(live.process.popen.pid, "twice"):
+            child.kill()
+        await live.reached('geartrain_model_ready{model="twice"', 1)
+    assert await live.output("ways", way="large") == "(1000000,)"
+
+
+async def test_threads_of_an_async_model_call_too(live: Live) -> None:
+    found = await asyncio.gather(*(live.output("acaller", text="thread", times=4) for _ in range(8)))
+    assert found == ["0 1 2 3"] * 8
+
+
+async def test_error_that_is_not_caught_fails_the_caller(live: Live) -> None:
+    assert await live.error("caller", text="fail") == "ModelError: echo: ValueError: no such thing"
+
+
+async def test_outer_requests_of_every_protocol(live: Live) -> None:
+    assert await live.output("caller", text="hi", times=2) == "hi hi1"
+    assert await live.output("acaller", text="hi") == "hi0 hi1 hi2"
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hi"]}
+    body = (await live.http.post("/v2/models/caller/infer", json={"inputs": [tensor]})).json()
+    assert body["outputs"][0]["data"] == ["hi"]
+    body = (await live.http.post("/v2/models/caller/generate", json={"text": "hi"})).json()
+    assert "hi" in body.values(), body
+    request = pb.ModelInferRequest(model_name="acaller")
+    request.inputs.add(
+        name="text", datatype="BYTES", shape=[1], contents=pb.InferTensorContents(bytes_contents=[b"hi"])
+    )
+    answer = await live.grpc.ModelInfer(request)
+    assert answer.raw_output_contents[0][4:] == b"hi0 hi1 hi2"
+    answer = await live.http.post("/v1/completions", json={"model": "writer", "prompt": "hi"})
+    assert answer.json()["choices"][0]["text"] == "HI"
+
+
+async def test_nested_predictions_count_as_those_of_their_model(live: Live) -> None:
+    start = 'nv_inference_count{model="twice"'
+    before = await live.metric(start)
+    calls = 'geartrain_model_calls_total{caller="ways",model="twice",outcome="succeeded"}'
+    called = await live.metric(calls)
+    await live.output("ways", way="small")
+    assert await live.metric(start) == before + 1
+    assert await live.metric(calls) == called + 1
+    assert await live.metric("geartrain_model_calls_running{") == 0
+
+
+async def test_calls_of_one_run_share_batches(live: Live) -> None:
+    found = await live.output("fan")
+    assert [each.split("/")[0] for each in found] == [str(number) for number in range(16)]
+    assert max(int(each.split("/")[1]) for each in found) >= 8
+
+
+async def test_cancel_ends_what_was_called(live: Live) -> None:
+    started = await live.http.post(
+        "/models/caller/predictions",
+        json={"input": {"text": "x", "seconds": 60}},
+        headers={"Prefer": "respond-async"},
+    )
+    await live.reached('geartrain_predictions_running{model="echo"', 1)
+    await live.http.post(f"/models/caller/predictions/{started.json()['id']}/cancel")
+    await live.until_idle()
+    assert await live.output("caller", text="after") == "after"
+
+
+async def test_time_of_the_caller_is_that_of_the_called(live: Live) -> None:
+    tensors = [
+        {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["x"]},
+        {"name": "seconds", "datatype": "FP64", "shape": [1], "data": [60.0]},
+    ]
+    began = time.monotonic()
+    body = {"inputs": tensors, "parameters": {"timeout": 300_000}}
+    response = await live.http.post("/v2/models/caller/infer", json=body)
+    assert response.status_code == HTTPStatus.GATEWAY_TIMEOUT, response.text
+    assert time.monotonic() - began < 30
+    await live.until_idle()
+
+
+async def test_model_that_calls_itself_has_idle_slots_or_a_sentence(live: Live) -> None:
+    assert await live.output("deep", depth=3) == 3
+    assert "in its own chain of calls" in await live.error("deep", depth=4)
+    assert "in its own chain of calls" in await live.error("shallow", depth=1)
+    assert await live.output("endless", depth=16) == 16
+    assert "at most 16 predictions" in await live.error("endless", depth=17)
+    found = await asyncio.gather(*(live.ask("deep", depth=3) for _ in range(12)))
+    assert {each["status"] for each in found} <= {"succeeded", "failed"}
+    await live.until_idle()
+
+
+async def test_models_that_call_each_other_never_wait_for_ever(live: Live) -> None:
+    """One slot each: the second of two calls that cross is refused, and the first goes on."""
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.gather(
+            *(live.ask(name, times=1) for _ in range(6) for name in ("ping", "pong")), return_exceptions=True
+        )
+    answers = [each for each in found if isinstance(each, dict)]
+    assert len(answers) == len(found)
+    for each in answers:
+        assert each["status"] == "succeeded" or "wait for it" in each["error"], each
+    assert any(each["status"] == "succeeded" for each in answers)
+    await live.until_idle()
+
+
+async def test_called_model_that_is_loaded_anew_loses_nothing(live: Live) -> None:
+    async def reload() -> None:
+        for _ in range(3):
+            response = await live.http.post("/v2/repository/models/echo/load", json={})
+            assert response.status_code == HTTPStatus.OK, response.text
+
+    asked = [live.output("caller", text=f"t{number}", times=3, seconds=0.002) for number in range(60)]
+    *found, _ = await asyncio.gather(*asked, reload())
+    assert found == [f"t{number} t{number}1 t{number}2" for number in range(60)]
+
+
+async def test_called_model_that_is_not_loaded_is_said_to_be_so(live: Live) -> None:
+    await live.http.post("/v2/repository/models/words/unload", json={})
+    assert "ModelError: words: " in await live.error("ways", way="joined")
+    await live.http.post("/v2/repository/models/words/load", json={})
+    assert await live.output("ways", way="joined") == "abc"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_many_with_hang_ups_deadlines_and_crashes(tmp_path: Path, slots: int) -> None:
+    """500 requests with three calls each; a third hang up, a fifth have little time, the called model is killed."""
+    write_model(tmp_path / "echo", ECHO.replace('if text == "die"', "if False"))
+    write_model(tmp_path / "caller", CALLER)
+    for name in ("echo", "caller"):
+        (tmp_path / name / "geartrain.yaml").write_text(f"replicas: {slots}\n")
+    process = ServerProcess(
+        str(tmp_path), "--queue", "1000", "--restart", "on-crash", "--restart-limit", "100", "--grpc-port", "0"
+    )
+    live = await Live(process).start()
+    chance = random.Random(slots)  # noqa: S311 - not for secrets
+
+    async def one(number: int) -> str:
+        kind = "hang up" if number % 3 == 0 else "short" if number % 5 == 0 else "whole"
+        tensors = [
+            {"name": "text", "datatype": "BYTES", "shape": [1], "data": [f"n{number}"]},
+            {"name": "times", "datatype": "INT64", "shape": [1], "data": [3]},
+            {"name": "seconds", "datatype": "FP64", "shape": [1], "data": [chance.random() * 0.004]},
+        ]
+        body = {"inputs": tensors, "parameters": {"timeout": chance.randrange(1, 60_000)} if kind == "short" else {}}
+        asked = live.http.post("/v2/models/caller/infer", json=body)
+        if kind == "hang up":
+            try:
+                await asyncio.wait_for(asked, chance.random() * 0.05)
+            except TimeoutError:
+                return "left"
+            return "early"
+        response = await asked
+        if response.status_code == HTTPStatus.OK:
+            assert response.json()["outputs"][0]["data"] == [f"n{number} n{number}1 n{number}2"]
+        return str(response.status_code)
+
+    async def kill() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0.25)
+            for child in _workers(process.popen.pid, "echo"):
+                child.kill()
+
+    try:
+        async with asyncio.timeout(4 * PATIENCE):
+            *outcomes, _ = await asyncio.gather(*(one(number) for number in range(500)), kill())
+        assert outcomes.count("200") > 50
+        assert set(outcomes) <= {"200", "left", "early", "504", "500", "503", "400"}, set(outcomes)
+        await live.until_idle()
+        async with asyncio.timeout(PATIENCE):
+            answer: dict[str, Any] = {}
+            while answer.get("output") != "end end1 end2":  # the called model may be on its way back
+                answer = await live.ask("caller", text="end", times=3)
+    finally:
+        await live.close()
+
+
+def _workers(server: int, model: str) -> list[Any]:
+    import psutil
+
+    return [child for child in psutil.Process(server).children() if child.cwd().endswith(f"/{model}")]
+
+
+async def test_declared_circle_is_an_error_of_the_load(tmp_path: Path) -> None:
+    declaring = """
+        import geartrain
+
+        class Runner(geartrain.BaseRunner):
+            {other}: geartrain.Model
+
+            def run(self) -> str:
+                return "fine"
+    """
+    for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("alone", "alone")):
+        write_model(tmp_path / name, declaring.format(other=other))
+    process = ServerProcess(str(tmp_path), "--grpc-port", "0")
+    try:
+        failed = [process.wait_for("setup-failed") for _ in range(2)]
+        reasons = {each["model"]: str(each["text"]) for each in failed}
+        assert "alone → alone" in reasons.pop("alone")
+        ((name, reason),) = reasons.items()
+        at = "abc".index(name)
+        assert " → ".join("abcabc"[at : at + 4]) in reason
+        assert "in a circle" in reason
+    finally:
+        process.end()
+
+
+async def test_calls_that_are_not_listed_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "echo", ECHO)
+    write_model(tmp_path / "other", ECHO)
+    write_model(
+        tmp_path / "caller",
+        """
+        import geartrain
+
+        class Runner(geartrain.BaseRunner):
+            echo: geartrain.Model
+
+            def run(self, name: str) -> str:
+                return self.echo(text="x") + geartrain.models[name](text="y")
+        """,
+    )
+    (tmp_path / "caller" / "geartrain.yaml").write_text("calls: []\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0")).start()
+    try:
+        assert await live.output("caller", name="echo") == "xy"
+        error = await live.error("caller", name="other")
+        assert error == "ModelError: other: the model 'caller' may not call 'other'; its `calls` are: echo"
+    finally:
+        await live.close()
