@@ -164,9 +164,7 @@ def seldon(
     _write(lambda: write_yaml(seldon_objects(spec, server)))
 
 
-@app.command(
-    examples=("geartrain deploy sagemaker shout --image ACCOUNT.dkr.ecr.eu-west-1.amazonaws.com/shout:1 > shout.yaml",)
-)
+@app.command(examples=("geartrain deploy sagemaker shout --image shout:1 > shout.yaml",))
 def sagemaker(
     models: Models,
     *,
@@ -187,7 +185,7 @@ def sagemaker(
 
 
 @app.command(
-    examples=("geartrain deploy vertex shout --image europe-docker.pkg.dev/PROJECT/models/shout:1 | sh",),
+    examples=("geartrain deploy vertex shout --image shout:1 | sh",),
 )
 def vertex(
     models: Models,
@@ -209,7 +207,7 @@ def vertex(
     _write(lambda: scripts.vertex_script(spec, machine=machine, accelerator=accelerator, region=region))
 
 
-@app.command(examples=("geartrain deploy azure shout --image REGISTRY.azurecr.io/shout:1 | sh",))
+@app.command(examples=("geartrain deploy azure shout --image shout:1 | sh",))
 def azure(
     models: Models,
     *,

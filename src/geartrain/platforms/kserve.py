@@ -22,7 +22,7 @@ _MODE: Final = "serving.kserve.io/deploymentMode"
 
 
 class KServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between services of KServe.
+    """Choices that differ between services of KServe.
 
     `runtime` is the name of the runtime, `model_format` that of the models. `has_v1`: clients may speak version 1 of
     KServe's protocol; `is_grpc`: the way to the pods speaks HTTP/2.

@@ -68,7 +68,7 @@ def sagemaker_template(spec: DeploymentSpec, instance: str) -> list[Noted]:
 
 
 def _data(spec: DeploymentSpec) -> dict[str, Any]:
-    """Return where the models lie, which SageMaker unpacks at /opt/ml/model."""
+    """Return the place of the models in S3: SageMaker unpacks them at /opt/ml/model."""
     if not spec.storage:
         return {}
     if not spec.storage.startswith("s3://"):
@@ -83,7 +83,7 @@ def _data(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 def _scaling(spec: DeploymentSpec) -> dict[str, Any]:
-    """Return what changes the number of instances."""
+    """Return the resources that change the number of instances."""
     return {
         "Target": _resource(
             "ApplicationAutoScaling::ScalableTarget",
