@@ -72,8 +72,8 @@ def run_script(text: str, folder: Path, name: str, answers: str) -> list[list[st
 )
 def test_a_template_has_what_amazons_interface_takes(words: tuple[str, ...], container: dict[str, Any]) -> None:
     """The properties of CloudFormation are parameters of the calls of the same name, which boto3 checks."""
-    boto3 = pytest.importorskip("boto3")
-    import botocore.validate
+    boto3 = pytest.importorskip("boto3", reason="moto, which has boto3, is not installed")
+    validate = pytest.importorskip("botocore.validate", reason="moto, which has boto3, is not installed")
 
     template = yaml.safe_load(printed("sagemaker", *DIGITS, *words, "--instance", "ml.g5.xlarge"))
     found = template["Resources"]
@@ -87,9 +87,7 @@ def test_a_template_has_what_amazons_interface_takes(words: tuple[str, ...], con
     }
     for name, (service, operation, more) in calls.items():
         model = boto3.client(service, region_name="eu-west-1").meta.service_model.operation_model(operation)
-        report = botocore.validate.ParamValidator().validate(
-            {**resolved(properties[name], values), **more}, model.input_shape
-        )
+        report = validate.ParamValidator().validate({**resolved(properties[name], values), **more}, model.input_shape)
         assert not report.has_errors(), report.generate_report()
         assert set(properties[name]) <= set(model.input_shape.members)
     primary = dict(properties["Model"]["PrimaryContainer"])
