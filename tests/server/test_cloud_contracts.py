@@ -120,6 +120,42 @@ def test_sagemakers_streamed_answers(tmp_path: Path) -> None:
         process.end()
 
 
+def test_sagemakers_endpoints_of_several_models(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    words = command_line(["/nowhere"], {"SAGEMAKER_MULTI_MODEL": "true", "SM_MODELS_DIR": str(models)})
+    process = ServerProcess(*(word for word in words[1:] if not word.startswith("--port")))
+    try:
+        client = httpx.Client(base_url=process.wait_for("listening")["url"], timeout=PATIENCE)
+        assert client.get("/ping").status_code == 200
+        assert client.get("/models").json() == {"models": []}
+        for name in ("a1f", "b2e"):
+            write_model(models / name / "model", SLOW)
+            url = f"{models}/{name}/model"
+            loaded = client.post("/models", json={"model_name": name, "url": url})
+            assert loaded.status_code == 200, loaded.text
+            assert client.post("/models", json={"model_name": name, "url": url}).status_code == 409
+            assert client.get(f"/models/{name}").json() == {"modelName": name, "modelUrl": url}
+        assert [each["modelName"] for each in client.get("/models").json()["models"]] == ["a1f", "b2e"]
+        assert [each["modelName"] for each in client.get("/models?next_page_token=a1f").json()["models"]] == ["b2e"]
+        header = {"X-Amzn-SageMaker-Target-Model": "a.tar.gz"}
+        answer = client.post("/models/a1f/invoke", json={"a": 2.0}, headers=header)
+        assert (answer.status_code, answer.json()) == (200, 3.0)
+        assert client.delete("/models/a1f").status_code == 200
+        assert client.post("/models/a1f/invoke", json={"a": 2.0}).status_code in {404, 503}
+        assert client.get("/models/a1f").status_code == 404
+        assert client.delete("/models/a1f").status_code == 404
+        for body in ({}, [], {"model_name": "c"}, {"model_name": "c", "url": "/elsewhere/d/model"}, {"model_name": 1}):
+            assert client.post("/models", json=body).status_code == 400, body
+        missing = {"model_name": "none", "url": f"{models}/none/model"}
+        assert client.post("/models", json=missing).status_code == 404
+        write_model(models / "big" / "model", SLOW.replace("time.sleep(0.5)", "raise MemoryError('no room')"))
+        assert client.post("/models", json={"model_name": "big", "url": f"{models}/big/model"}).status_code == 507
+        client.close()
+    finally:
+        process.end()
+
+
 def test_vertex_by_its_variables(tmp_path: Path) -> None:
     write_model(tmp_path, SLOW)
     route = "/v1/endpoints/123/deployedModels/456:predict"
