@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -145,7 +145,8 @@ def test_sagemakers_endpoints_of_several_models(tmp_path: Path) -> None:
         assert client.post("/models/a1f/invoke", json={"a": 2.0}).status_code in {404, 503}
         assert client.get("/models/a1f").status_code == 404
         assert client.delete("/models/a1f").status_code == 404
-        for body in ({}, [], {"model_name": "c"}, {"model_name": "c", "url": "/elsewhere/d/model"}, {"model_name": 1}):
+        bad: list[Any] = [{}, [], {"model_name": "c"}, {"model_name": "c", "url": "/other/d/model"}, {"model_name": 1}]
+        for body in bad:
             assert client.post("/models", json=body).status_code == 400, body
         missing = {"model_name": "none", "url": f"{models}/none/model"}
         assert client.post("/models", json=missing).status_code == 404

@@ -571,6 +571,11 @@ async def test_two_ways_to_one_slot(live: Live) -> None:
 async def test_called_model_that_is_unloaded_under_its_callers(live: Live) -> None:
     """Each request is answered: as always, or with the sentence that the model is not there."""
 
+    found: list[dict[str, Any]] = []
+
+    async def ask(number: int) -> None:
+        found.append({"number": number, **await live.ask("left", text=str(number))})
+
     async def unload() -> None:
         for _ in range(3):
             for verb in ("unload", "load"):
@@ -578,10 +583,11 @@ async def test_called_model_that_is_unloaded_under_its_callers(live: Live) -> No
                 assert response.status_code == HTTPStatus.OK, response.text
 
     async with asyncio.timeout(2 * PATIENCE):
-        *found, _ = await asyncio.gather(*(live.ask("left", text=str(number)) for number in range(60)), unload())
-        for number, each in enumerate(found):
+        await asyncio.gather(*map(ask, range(60)), unload())
+        assert len(found) == 60
+        for each in found:
             if each["status"] == "succeeded":
-                assert each["output"] == f"left {number}"
+                assert each["output"] == f"left {each['number']}"
             else:
                 assert each["status"] == "failed"
                 assert "ModelError: bottom: " in each["error"], each

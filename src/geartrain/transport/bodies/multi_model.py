@@ -67,7 +67,7 @@ class MultiModelEndpoints:
             await self._catalogue.control.load(name)
         except GeartrainError as error:
             if error.code is Code.LOAD_FAILED and _NO_MEMORY.search(error.message):
-                # SageMaker then unloads models that nobody asks for, and tries again.
+                # SageMaker unloads models without requests, and tries again.
                 body = msgspec.json.encode({"error": error.message})
                 return Answer(HTTPStatus.INSUFFICIENT_STORAGE, (body,), JSON, error=error.message)
             raise
