@@ -26,6 +26,7 @@ ENV PATH="/opt/geartrain/bin:$PATH" \
     HOME="/tmp" \
     XDG_CACHE_HOME="/tmp/cache" \
     PYTHONDONTWRITEBYTECODE="1"
+RUN printf '#!/bin/sh\nexec /opt/geartrain/bin/python -m geartrain.cli.sagemaker /models\n' >/opt/geartrain/bin/serve && chmod 755 /opt/geartrain/bin/serve
 WORKDIR /models
 USER 10001:10001
 EXPOSE 5000

@@ -1,4 +1,4 @@
-"""Writes the objects for Kubernetes, KServe and Seldon in `deploy/`: what `geartrain deploy` prints, in files.
+"""Writes the files of `deploy/`, for Kubernetes, KServe, Seldon and clouds: what `geartrain deploy` prints.
 
 It also writes the Dockerfile of the server, of the same recipe as the images of `geartrain build`.
 """
@@ -25,6 +25,7 @@ _DIGITS: Final = (
     "--storage-uri",
     "gs://bucket/digits",
 )
+_IN_IMAGE: Final = ("examples/digits", "--image", "registry.example.com/digits:1")
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     _KUBERNETES: ("kubernetes/deployment.yaml", "kubernetes/service.yaml", "kubernetes/autoscaler.yaml"),
@@ -33,6 +34,9 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("kserve", *_DIGITS): ("kserve/servingruntime.yaml", "kserve/inferenceservice.yaml"),
     ("kserve", *_DIGITS, "--cluster"): ("kserve/clusterservingruntime.yaml", ""),
     ("seldon", *_DIGITS): ("seldon/server.yaml", "seldon/model.yaml"),
+    ("sagemaker", *_IN_IMAGE): ("sagemaker/endpoint.yaml",),
+    ("vertex", *_IN_IMAGE): ("vertex/deploy.sh",),
+    ("azure", *_IN_IMAGE): ("azure/deploy.sh",),
 }
 """Arguments of `geartrain deploy`, and the file of each document; "" where another command has the same."""
 

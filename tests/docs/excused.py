@@ -8,6 +8,7 @@ from tools.guides import GUIDES
 
 _DOCKER: Final = "it needs Docker; tools/try_image.sh builds and runs an image"
 _CLUSTER: Final = "it needs a cluster of Kubernetes; tests/server/test_platforms.py reads the objects"
+_CLOUD: Final = "it needs an account; tests/unit/platforms/test_clouds.py runs the scripts and reads the template"
 _PRIVILEGED: Final = "it needs an address and certificates of the reader's own"
 _SYSTEM: Final = "it changes the system, as root; tests/server/test_systemd_units.py runs the units"
 _ELSEWHERE: Final = "it asks a service elsewhere; tests/server/test_remote_models.py asks one on this machine"
@@ -51,6 +52,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/client.md", "handle = client.submit"): "its webhook is elsewhere; tests/server/test_client.py has one here",
     ("docs/deploy.md", "geartrain build"): _DOCKER,
     ("docs/deploy.md", "docker build"): _DOCKER,
+    ("docs/deploy.md", "geartrain deploy vertex"): _CLOUD,
+    ("docs/deploy.md", "geartrain deploy azure"): _CLOUD,
+    ("docs/deploy.md", "aws"): _CLOUD,
     ("docs/deploy.md", "geartrain deploy kubernetes"): _CLUSTER,
     (
         "docs/development.md",

@@ -318,6 +318,10 @@ def test_doctor_warns_where_a_model_has_fewer_slots_than_its_callers(geartrain: 
     assert "✗ caller: it calls 'gone', which is not in this folder" in done.stdout
     (tmp_path / "models/reader/geartrain.yaml").write_text("replicas: 4\n")
     assert "calls wait" not in geartrain("doctor", "models").stdout
+    back = "import geartrain\nclass Runner:\n    caller: geartrain.Model\n    def run(self) -> int: return 1\n"
+    write_model(tmp_path / "models/reader", back)
+    done = geartrain("doctor", "models")
+    assert "✗ models call each other in a circle: caller → reader → caller" in done.stdout, done.stdout
 
 
 def test_doctor_checks_each_model_of_a_folder(geartrain: Command, tmp_path: Path) -> None:

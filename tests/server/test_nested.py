@@ -263,6 +263,28 @@ FAN = """
 """
 
 
+TOP = """
+    import asyncio, geartrain
+
+    class Runner(geartrain.BaseRunner):
+        left: geartrain.Model
+        right: geartrain.Model
+
+        @geartrain.concurrent(max=8)
+        async def run(self, text: str) -> list[str]:
+            return [*await asyncio.gather(self.left(text=text), self.right(text=text))]
+"""
+SIDE = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        bottom: geartrain.Model
+
+        def run(self, text: str) -> str:
+            return "{name} " + self.bottom(text=text, seconds=0.001)
+"""
+
+
 class Live:
     """A server of models that call each other."""
 
@@ -336,6 +358,10 @@ def write_models(root: Path) -> None:
         "batched": BATCHED,
         "writer": WRITER,
         "fan": FAN,
+        "top": TOP,
+        "left": SIDE.format(name="left"),
+        "right": SIDE.format(name="right"),
+        "bottom": ECHO,
     }
     for name, text in models.items():
         write_model(root / name, text)
@@ -533,6 +559,40 @@ async def test_called_model_that_is_not_loaded_is_said_to_be_so(live: Live) -> N
     assert "ModelError: words: " in await live.error("ways", way="joined")
     await live.http.post("/v2/repository/models/words/load", json={})
     assert await live.output("ways", way="joined") == "abc"
+
+
+async def test_two_ways_to_one_slot(live: Live) -> None:
+    """A diamond: both models in the middle call the one at the bottom, which has one slot, as they have."""
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.gather(*(live.output("top", text=str(number)) for number in range(40)))
+    assert found == [[f"left {number}", f"right {number}"] for number in range(40)]
+
+
+async def test_called_model_that_is_unloaded_under_its_callers(live: Live) -> None:
+    """Each request is answered: as always, or with the sentence that the model is not there."""
+
+    found: list[dict[str, Any]] = []
+
+    async def ask(number: int) -> None:
+        found.append({"number": number, **await live.ask("left", text=str(number))})
+
+    async def unload() -> None:
+        for _ in range(3):
+            for verb in ("unload", "load"):
+                response = await live.http.post(f"/v2/repository/models/bottom/{verb}", json={})
+                assert response.status_code == HTTPStatus.OK, response.text
+
+    async with asyncio.timeout(2 * PATIENCE):
+        await asyncio.gather(*map(ask, range(60)), unload())
+        assert len(found) == 60
+        for each in found:
+            if each["status"] == "succeeded":
+                assert each["output"] == f"left {each['number']}"
+            else:
+                assert each["status"] == "failed"
+                assert "ModelError: bottom: " in each["error"], each
+        await live.until_idle()
+        assert await live.output("left", text="after") == "left after"
 
 
 @pytest.mark.slow

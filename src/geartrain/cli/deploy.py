@@ -15,10 +15,12 @@ import typer
 
 from geartrain.cli.failure import FAILURE, fail, warn
 from geartrain.cli.typer_app import CommandApp
+from geartrain.platforms import sagemaker as aws
+from geartrain.platforms import scripts
 from geartrain.platforms.image import build_command, find_builder, plan, write_context
-from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
+from geartrain.platforms.kserve import DEFAULT_RUNTIME, OWN_FORMAT, KServeOptions, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
-from geartrain.platforms.manifest import Noted, plain, write_yaml
+from geartrain.platforms.manifest import plain, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
 from geartrain.platforms.spec import DeploymentSpec, read_spec
 from geartrain.project.errors import ProjectError
@@ -28,7 +30,7 @@ app = CommandApp(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Write what a platform needs to run models: YAML, to be given to `kubectl apply -f -`; or give it to Ray.",
+    help="Write what a platform needs to run models: YAML, as for `kubectl apply`, or a script; or give them to Ray.",
 )
 
 _PROMETHEUS: Final = "http://prometheus-server.monitoring.svc:80"
@@ -48,6 +50,12 @@ Namespace = Annotated[
 ]
 Replicas = Annotated[int, typer.Option(min=1, metavar="N", help="How many pods there are at least.")]
 MaxReplicas = Annotated[int, typer.Option(min=1, metavar="N", help="How many pods there are at most.")]
+Instances = Annotated[
+    int, typer.Option("--replicas", min=1, metavar="N", help="How many instances there are at least.")
+]
+MaxInstances = Annotated[
+    int, typer.Option("--max-replicas", min=1, metavar="N", help="How many instances there are at most.")
+]
 Gpus = Annotated[int, typer.Option(min=0, metavar="N", help="How many GPUs of NVIDIA each pod has.")]
 Storage = Annotated[
     str,
@@ -90,13 +98,14 @@ def kubernetes(
     The models are in the image, at /models, or in a PersistentVolumeClaim.
     """
     spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kubernetes_objects(spec, autoscaler, prometheus))
+    _write(lambda: write_yaml(kubernetes_objects(spec, autoscaler, prometheus)))
 
 
 @app.command(
     examples=(
         "geartrain deploy kserve shout --image shout:1 | kubectl apply -f -",
         "geartrain deploy kserve shout --image geartrain:1 --storage-uri gs://own/shout",
+        "geartrain deploy kserve shout --image shout:1 --protocol v1",
     )
 )
 def kserve(
@@ -113,13 +122,28 @@ def kserve(
     cluster: Annotated[bool, typer.Option("--cluster", help="Write a runtime for all namespaces.")] = False,
     knative: Annotated[bool, typer.Option("--knative", help="Let Knative run the pods, down to none.")] = False,
     grpc: Annotated[bool, typer.Option("--grpc", help="Have the way to the pods speak HTTP/2, for gRPC.")] = False,
+    protocol: Annotated[
+        Literal["v1", "v2"], typer.Option(help="Version of KServe's protocol. With v1, clients may speak v2 as well.")
+    ] = "v2",
+    model_format: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The format of the models, such as pytorch: KServe gives them this runtime."),
+    ] = OWN_FORMAT,
 ) -> None:
     """Write a ServingRuntime and an InferenceService.
 
     Without --storage-uri the models are in the image, at /models, and the InferenceService needs no runtime.
     """
     spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kserve_objects(spec, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
+    options = KServeOptions(
+        runtime=runtime,
+        model_format=model_format,
+        is_cluster=cluster,
+        is_knative=knative,
+        is_grpc=grpc,
+        has_v1=protocol == "v1",
+    )
+    _write(lambda: write_yaml(kserve_objects(spec, options)))
 
 
 @app.command(examples=("geartrain deploy seldon models --image models:1 | kubectl apply -f -",))
@@ -137,7 +161,66 @@ def seldon(
 ) -> None:
     """Write a Server of Seldon Core 2, and a Model for each model."""
     spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: seldon_objects(spec, server))
+    _write(lambda: write_yaml(seldon_objects(spec, server)))
+
+
+@app.command(examples=("geartrain deploy sagemaker shout --image shout:1 > shout.yaml",))
+def sagemaker(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    replicas: Instances = 1,
+    max_replicas: MaxInstances = 4,
+    storage: Storage = "",
+    instance: Annotated[str, typer.Option(metavar="TYPE", help="What each instance is.")] = aws.DEFAULT_INSTANCE,
+) -> None:
+    """Write a template of CloudFormation with an endpoint of Amazon SageMaker.
+
+    The image is one of `geartrain build`. With --storage-uri SageMaker brings the models, of an archive or a folder in
+    S3.
+    """
+    spec = _read(models, image, name, namespace="", scale=(replicas, max_replicas, 0), storage=storage)
+    _write(lambda: write_yaml(aws.sagemaker_template(spec, instance)))
+
+
+@app.command(
+    examples=("geartrain deploy vertex shout --image shout:1 | sh",),
+)
+def vertex(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    replicas: Instances = 1,
+    max_replicas: MaxInstances = 4,
+    gpus: Gpus = 1,
+    storage: Storage = "",
+    machine: Annotated[str, typer.Option(metavar="TYPE", help="What each instance is.")] = scripts.DEFAULT_MACHINE,
+    accelerator: Annotated[
+        str, typer.Option(metavar="TYPE", show_default=False, help="The kind of its GPUs, such as nvidia-l4.")
+    ] = "",
+    region: Annotated[str, typer.Option(metavar="NAME", help="Where the endpoint is.")] = scripts.DEFAULT_REGION,
+) -> None:
+    """Write a script that sets up an endpoint of Google's Vertex AI, with gcloud."""
+    spec = _read(models, image, name, namespace="", scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: scripts.vertex_script(spec, machine=machine, accelerator=accelerator, region=region))
+
+
+@app.command(examples=("geartrain deploy azure shout --image shout:1 | sh",))
+def azure(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    replicas: Instances = 1,
+    storage: Storage = "",
+    instance: Annotated[str, typer.Option(metavar="TYPE", help="What each instance is.")] = scripts.DEFAULT_INSTANCE,
+    deployment: Annotated[str, typer.Option(metavar="NAME", help="The name of the deployment.")] = "blue",
+) -> None:
+    """Write a script that sets up a managed online endpoint of Azure ML, with az."""
+    spec = _read(models, image, name, namespace="", scale=(replicas, replicas, 0), storage=storage)
+    _write(lambda: scripts.azure_script(spec, instance=instance, deployment=deployment))
 
 
 @app.command(
@@ -292,12 +375,12 @@ def _read(
         fail(error.message)
 
 
-def _write(objects: Callable[[], list[Noted]]) -> None:
+def _write(text: Callable[[], str]) -> None:
     try:
-        found = objects()
+        found = text()
     except ProjectError as error:
         fail(error.message)
-    print(write_yaml(found), end="")
+    print(found, end="")
 
 
 build_app = CommandApp(add_completion=False)

@@ -198,9 +198,15 @@ class _Seen:
                 self._workers[name] = (info, info.slots * replicas)
 
     def call_findings(self) -> Iterator[Finding]:
-        """Give what is found of the calls that models declare: others that are missing, and too few slots of them."""
-        for name, (info, slots) in self._workers.items():
-            for called in dict.fromkeys(each.partition("@")[0] for each in info.calls):
+        """Give what is found of the calls that models declare: circles, missing models, too few slots."""
+        from geartrain.domain.signature.pipeline import find_cycle
+
+        circle = find_cycle(self._workers, self._called)
+        if circle:
+            chain = " → ".join(circle)
+            yield error(f"models call each other in a circle: {chain}", "take one of the declarations out")
+        for name, (_, slots) in self._workers.items():
+            for called in self._called(name):
                 if called not in self._repository.names():
                     yield error(f"{name}: it calls {called!r}, which is not in this folder", f"put it beside {name}")
                     continue
@@ -239,6 +245,11 @@ class _Seen:
                 known = "could not be loaded" if step.model in self._repository.names() else "is not in this folder"
                 which = f"{step.model!r}, version {step.version}," if step.version else repr(step.model)
                 yield error(f"{place}: the model {which} {known}", f"put it beside {place}, or mend it")
+
+    def _called(self, name: str) -> Iterable[str]:
+        """Return the models that a model declares to call."""
+        info = self._workers[name][0] if name in self._workers else None
+        return () if info is None else dict.fromkeys(each.partition("@")[0] for each in info.calls)
 
     def _has(self, step: Step) -> bool:
         return (step.model, step.version) in self._signatures

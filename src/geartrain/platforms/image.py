@@ -104,6 +104,7 @@ def _image(recipe: Recipe) -> list[str]:
         f"COPY --from=build {_IMAGE_ENVIRONMENT} {_IMAGE_ENVIRONMENT}",
         "ENV " + " \\\n    ".join(written),
         *(f"RUN {command}" for command in recipe.run),
+        _sagemaker(recipe.arguments),
         *_copies(recipe.copies),
         f"WORKDIR {MODELS}",
         f"USER {USER}:{USER}",
@@ -112,6 +113,13 @@ def _image(recipe: Recipe) -> list[str]:
         "STOPSIGNAL SIGTERM",
         f"CMD {json.dumps(['geartrain', 'serve', *recipe.arguments])}",
     ]
+
+
+def _sagemaker(arguments: Iterable[str]) -> str:
+    """Return the line that makes the program `serve`: SageMaker gives no other command."""
+    script = f"#!/bin/sh\\nexec {_IMAGE_PYTHON} -m geartrain.cli.sagemaker {shlex.join(arguments)}\\n"
+    path = f"{_IMAGE_ENVIRONMENT}/bin/serve"
+    return f"RUN printf {shlex.quote(script.replace('%', '%%'))} >{path} && chmod 755 {path}"
 
 
 def _copies(pairs: Iterable[tuple[str, str]]) -> list[str]:

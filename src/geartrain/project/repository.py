@@ -17,6 +17,7 @@ from geartrain.project.precheck import precheck
 from geartrain.project.settings import MLSERVER_NAME, SETTINGS_NAME, Settings
 from geartrain.project.source import ModelSource, find_model
 
+_UNPACKED: Final = "model"
 _DIGITS: Final = 18  # of a version at most
 
 
@@ -52,11 +53,11 @@ class Repository:
         """Return the names of the models, in order. Folders without a model are no models."""
         if self._is_model:
             return [self._name]
-        return [folder.name for folder in _folders(self.root) if _may_be_model(folder)]
+        return [folder.name for folder in _folders(self.root) if _may_be_model(_inside(folder))]
 
     def folder(self, name: str) -> pathlib.Path:
         """Return the place of a model, existing or not."""
-        return self.root if self._is_model else self.root / name
+        return self.root if self._is_model else _inside(self.root / name)
 
     def name_of(self, path: pathlib.Path) -> str | None:
         """Return the model that a path belongs to, or would; None for the root itself, and what lies elsewhere."""
@@ -201,6 +202,12 @@ def _may_be_model(folder: pathlib.Path) -> bool:
         return any(_model_in(each) is not None or has_settings(each) for each in _version_folders(folder).values())
     except ProjectError:
         return True
+
+
+def _inside(folder: pathlib.Path) -> pathlib.Path:
+    """Return the folder of a model: the one named, or that in which SageMaker has unpacked it, `model`."""
+    unpacked = folder / _UNPACKED
+    return unpacked if not _may_be_model(folder) and unpacked.is_dir() and _may_be_model(unpacked) else folder
 
 
 def _is_versioned_model(root: pathlib.Path) -> bool:

@@ -152,7 +152,9 @@ def one_of(*words: str) -> Kind:
     return Kind(choice[words], annotation="Literal[" + ", ".join(f'"{word}"' for word in words) + "]")
 
 
-FOREIGN_APIS: Final = ("azure", "huggingface", "kserve", "litserve", "mlflow", "sagemaker", "torchserve", "vertex")
+FOREIGN_APIS: Final = (
+    *("azure", "huggingface", "kserve", "litserve", "mlflow", "sagemaker", "sagemaker-models", "torchserve", "vertex"),
+)
 
 
 def read_apis(text: str) -> str:

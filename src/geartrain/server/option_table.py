@@ -266,8 +266,8 @@ TABLE: Final = (
         Option(
             "api",
             APIS,
-            "Endpoints of other servers and platforms beside those of this one: sagemaker, mlflow, kserve (version 1), "
-            "vertex, torchserve, huggingface, litserve, azure; several with commas between them.",
+            "Endpoints of other servers and platforms beside those of this one: sagemaker, sagemaker-models, mlflow, "
+            "kserve (version 1), vertex, torchserve, huggingface, litserve, azure; several with commas between them.",
             default="",
             variable="GEARTRAIN_API",
             is_hosted=True,

@@ -42,7 +42,9 @@ def containers(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_files_are_what_the_command_prints() -> None:
-    assert {name: path.read_text() for name, path in FILES.items()} == files()
+    clouds = ("sagemaker/endpoint.yaml", "vertex/deploy.sh", "azure/deploy.sh")  # tests/unit/platforms/test_clouds.py
+    paths = {**FILES, **{name: ROOT / "deploy" / name for name in clouds}}
+    assert {name: path.read_text() for name, path in paths.items()} == files()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -172,12 +174,27 @@ def test_kserve_and_seldon_have_their_contracts() -> None:
     )
 
 
+def test_version_1_of_kserves_protocol() -> None:
+    words = ("kserve", *MODELS, "--storage-uri", "gs://bucket/digits", "--protocol", "v1")
+    runtime, service = yaml.safe_load_all(printed(*words, "--runtime", "torch", "--model-format", "pytorch"))
+    assert runtime["spec"]["protocolVersions"] == ["v1", "v2", "grpc-v2"]
+    assert runtime["spec"]["supportedModelFormats"][0] == {"name": "pytorch", "autoSelect": True}
+    formats = [each["name"] for each in runtime["spec"]["supportedModelFormats"]]
+    assert len(formats) == len(set(formats))
+    [container] = runtime["spec"]["containers"]
+    assert "--api=kserve" in container["args"]
+    model = service["spec"]["predictor"]["model"]
+    assert (model["protocolVersion"], model["modelFormat"], model["runtime"]) == ("v1", {"name": "pytorch"}, "torch")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("kserve", *MODELS),
         ("kserve", *MODELS, "--knative", "--grpc", "--namespace", "team"),
         ("kserve", *MODELS, "--knative", "--storage-uri", "s3://bucket/digits", "--gpus", "2"),
+        ("kserve", *MODELS, "--storage-uri", "gs://b/d", "--protocol", "v1", "--model-format", "pytorch"),
+        ("kserve", *MODELS, "--protocol", "v1"),
         ("kserve", "examples", *MODELS[1:], "--name", "all", "--storage-uri", "gs://bucket/models"),
         ("seldon", *MODELS, "--storage-uri", "gs://bucket/digits", "--server", "mine", "--namespace", "team"),
         ("kubernetes", *MODELS, "--autoscaler", "none", "--replicas", "3", "--namespace", "team"),

@@ -21,6 +21,7 @@ from geartrain.service.models.catalogue import Catalogue, normal
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport.bodies.api import BodiesApi
 from geartrain.transport.bodies.exchange import Contract, by_body
+from geartrain.transport.bodies.multi_model import MultiModelEndpoints
 from geartrain.transport.bodies.routes import finder
 from geartrain.transport.routing import GET, POST, Params, Route
 from geartrain.transport.wire.exchange import Answer, Decision, Head
@@ -74,9 +75,14 @@ class ForeignEndpoints:
         self._find = finder(catalogue)
 
     def sagemaker(self, api: BodiesApi = SAGEMAKER) -> Iterator[Route]:
-        """`/invocations`, `/ping`, and the paths of endpoints with several models."""
+        """`/invocations` and `/ping`."""
         yield self._post("/invocations", INVOCATIONS, api)
         yield self._ping("/ping", api)
+
+    def sagemaker_models(self) -> Iterator[Route]:
+        """`/ping`, and the paths of endpoints with several models."""
+        yield from MultiModelEndpoints(self._catalogue, SAGEMAKER, self._max_body).routes()
+        yield self._alive("/ping", SAGEMAKER)
 
     def mlflow(self) -> Iterator[Route]:
         """`/invocations`, `/ping`, `/health` and `/version` of MLflow's scoring server."""
@@ -129,6 +135,10 @@ class ForeignEndpoints:
 
         return Route(GET, path, answer, api, "open", subject="none")
 
+    def _alive(self, path: str, api: BodiesApi) -> Route:
+        """Create the path that tells that the server is up: its models come later."""
+        return Route(GET, path, lambda _head, _params: Answer(HTTPStatus.OK, (b"\n",)), api, "open", subject="none")
+
     # models by name
 
     def _find_id(self, head: Head, params: Params) -> Deployment:
@@ -167,6 +177,7 @@ def with_foreign(
     found: dict[tuple[str, str], Route] = {}
     makers: dict[str, Callable[[], Iterator[Route]]] = {
         "sagemaker": endpoints.sagemaker,
+        "sagemaker-models": endpoints.sagemaker_models,
         "mlflow": endpoints.mlflow,
         "kserve": endpoints.kserve,
         "vertex": endpoints.vertex,
