@@ -33,6 +33,7 @@ from geartrain.transport.http2 import headers
 from geartrain.transport.wire import heads, http2_connection
 from geartrain.transport.wire.http2_output import MAX_HELD
 from geartrain.transport.wire.limits import WireLimits
+from geartrain.worker.loading.triton import values
 from geartrain.worker.values.outputs import MAX_TYPES
 
 TESTS = Path(__file__).parents[1]
@@ -73,6 +74,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "metrics": [own_metrics.MAX_SERIES],
     "calls of other models by the code of a worker": [MOST],
     "memory of other workers": [memory.MOST_OTHERS],
+    "responses of a decoupled model": [values.MAX_UNREAD],
     "figures of calls of models": [MAX_EDGES],
     "types of outputs": [MAX_TYPES],
     "OpenAPI documents": [routes.MAX_PAGES],
@@ -195,6 +197,10 @@ MEASURED = {
         "unit/bridge/test_model_calls.py::test_calls_that_run_at_once_are_bounded"
     ],
     "memory of other workers": ["unit/ipc/test_other_regions.py::test_few_regions_stay_open"],
+    "responses of a decoupled model": [
+        "unit/worker/loading/triton/test_values.py::test_responses_that_wait_are_bounded",
+        "unit/worker/loading/triton/test_values.py::test_a_sender_does_not_wait_for_a_reader_that_has_gone",
+    ],
     "figures of calls of models": ["unit/service/models/test_nested.py::test_figures_of_pairs_are_bounded"],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],
     "OpenAPI documents": ["unit/transport/cog/test_routes.py::test_pages_that_are_remembered_are_bounded"],

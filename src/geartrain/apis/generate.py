@@ -78,6 +78,9 @@ def make_request(members: _Members, signature: Signature, view: TensorView) -> G
     """Create the request of a body whose members have been read."""
     own_id = _read_id(members.get("id"))
     _check_outputs(view)
+    is_open = signature.contract == "tensors"
+    if is_open:
+        signature = _with_tensors(signature, view)
     given, parameters = _sort_members(members, signature)
     specs = {spec.name: spec for spec in view.inputs}
     tensors = []
@@ -89,10 +92,19 @@ def make_request(members: _Members, signature: Signature, view: TensorView) -> G
             raise tensor_error(f'missing required input "{name}"')
         elif field.type.kind in _SCALARS and name in given:
             given[name] = _scalar(name, given[name])
-    values = _encode(given)
+    values = view.with_request(_encode(given), None, own_id) if is_open else _encode(given)
     return GenerateRequest(
         values, tuple(tensors) if view.has_tensors else None, InferRequest((), own_id, parameters or {})
     )
+
+
+def _with_tensors(signature: Signature, view: TensorView) -> Signature:
+    """Return the signature of a model that takes any tensors with those that it declares as its inputs."""
+    fields = [
+        InputField(spec.name, TypeSpec("tensor", datatype=spec.datatype), required=not spec.optional)
+        for spec in view.inputs
+    ]
+    return msgspec.structs.replace(signature, inputs=tuple(fields))
 
 
 def _sort_members(members: _Members, signature: Signature) -> tuple[_Members, Parameters]:
@@ -278,6 +290,7 @@ class GenerateView:
         self._view = view
         output = signature.output.type
         self._is_record = output.kind == "record" and bool(output.fields)
+        self._is_open = output.form == "tensors"
         named = [(field.name, field.type) for field in output.fields] if self._is_record else [(OUTPUT, output)]
         self._types = dict(named)
         self._names = {name: name if self._is_record else _output_name(kind) for name, kind in named}
@@ -301,6 +314,10 @@ class GenerateView:
         if self._view.gives_tensors:
             joined = self._view.whole(b"null", chunks)
             tensors = {tensor.name: _value(tensor) for tensor in joined}
+        if self._is_open:
+            if _TEXT_OUTPUT in tensors:
+                tensors[_TEXT_OUTPUT] = _joined([tensors[_TEXT_OUTPUT]])
+            return tensors
         yields = [self._values(chunk) for chunk in chunks]
         whole: _Members = {}
         for name, kind in self._types.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from prometheus_client import exposition, samples
 from prometheus_client.metrics_core import (
@@ -43,9 +43,6 @@ from geartrain.domain.predictions.statistics import (
     ModelStatistics,
     TextCounts,
 )
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 _Kind = Literal["counter", "gauge"]
 _Number = Callable[[ModelMetrics], float]
@@ -372,7 +369,11 @@ def _own(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
             if metric.name not in found:
                 found[metric.name] = (metric, _own_family(metric))
             first, family = found[metric.name]
-            if (first.kind, first.labels) == (metric.kind, metric.labels):
+            if (first.kind, first.labels, first.is_raw) != (metric.kind, metric.labels, metric.is_raw):
+                continue
+            if metric.is_raw:
+                _add_raw(family, metric, report.series)
+            else:
                 for series in report.series:
                     _add_own(family, metric, series, labels=_labels(model))
     for _, family in found.values():
@@ -381,9 +382,27 @@ def _own(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
 
 def _own_family(metric: OwnMetric) -> Metric:
     labels = (*_MODEL, *metric.labels)
+    if metric.is_raw:
+        return Metric(metric.name, metric.text, "unknown" if metric.kind == "counter" else metric.kind)
     if metric.kind == "histogram":
         return HistogramMetricFamily(metric.name, metric.text, labels=labels)
     return _family(metric.name, metric.text, metric.kind, labels=labels, rows=())
+
+
+def _add_raw(family: Metric, metric: OwnMetric, found: Iterable[Series]) -> None:
+    """Add series whose labels are names and values in turn. Of those that several models have, the first counts."""
+    known = {tuple(sorted(each.labels.items())) for each in family.samples}
+    for series in found:
+        labels = dict(zip(series.labels[::2], series.labels[1::2], strict=True))
+        if metric.kind != "histogram":
+            if tuple(sorted(labels.items())) not in known:
+                family.add_sample(metric.name, labels, series.value)
+            continue
+        ends = [*map(floatToGoString, metric.bounds), "+Inf"]
+        for end, count in zip(ends, accumulate(series.counts), strict=True):
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": end}, count)
+        family.add_sample(f"{metric.name}_count", labels, sum(series.counts))
+        family.add_sample(f"{metric.name}_sum", labels, series.value)
 
 
 def _add_own(family: Metric, metric: OwnMetric, series: Series, *, labels: tuple[str, ...]) -> None:
@@ -460,6 +479,7 @@ def encode_metrics(server: ServerMetrics, *, as_openmetrics: bool = False) -> by
         generate: Callable[..., bytes] = openmetrics.generate_latest  # which has no types
         return generate(found, version="1.0.0")
     text = exposition.generate_latest(found)
-    for name in TRITON_COUNTERS:  # the text format has counters without `_total`, and its writer does not
+    raw = {each.metric.name for model in server.models for each in model.own if each.metric.kind == "counter"}
+    for name in (*TRITON_COUNTERS, *raw):  # the text format has counters without `_total`, and its writer does not
         text = text.replace(f"# TYPE {name} untyped\n".encode(), f"# TYPE {name} counter\n".encode())
     return text

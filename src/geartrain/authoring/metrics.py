@@ -49,6 +49,7 @@ class Definition(NamedTuple):
     labels: Labels
     merge: Merge = "sum"
     bounds: tuple[float, ...] = ()
+    is_raw: bool = False  # shown by its name and its labels alone, whose names are part of each series
 
 
 class Change(NamedTuple):
@@ -152,7 +153,12 @@ class Metric:
         raise NotImplementedError
 
     def _key(self, given: dict[str, object]) -> Labels:
-        """Return the values of the labels in their order; raise `ValueError` unless exactly those are given."""
+        """Return the values of the labels in their order; raise `ValueError` unless exactly those are given.
+
+        Those of a raw metric are any, each behind its name.
+        """
+        if self.definition.is_raw:
+            return tuple([text for name in sorted(given) for text in (name, str(given[name])[:MAX_VALUE])])
         names = self.definition.labels
         if len(given) == len(names):
             try:
@@ -286,6 +292,39 @@ def histogram(
         raise ValueError("the bounds of a histogram's buckets rise")
     definition = _definition(name, "histogram", text, labels=labels)
     return registry.define(Histogram(registry, definition._replace(bounds=bounds)))
+
+
+_RAW: Final[dict[Kind, type[Counter | Gauge | Histogram]]] = {
+    "counter": Counter,
+    "gauge": Gauge,
+    "histogram": Histogram,
+}
+_RAW_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+
+
+def raw_metric(name: str, kind: Kind, text: str = "", *, bounds: tuple[float, ...] = ()) -> Any:
+    """Define a metric for the contract of another server: shown by this name, without the server's labels.
+
+    Its labels are those that are given with each value; check them with `check_raw_labels`. Raises `ValueError`.
+    """
+    if not _RAW_NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise ValueError(f"{name!r} is no name of a metric")
+    taken = [each for each in _TAKEN_NAMES if name.startswith(each)]
+    if taken:
+        raise ValueError(f"the metric {name!r} needs another name: the prefix {taken[0]!r} is the server's")
+    definition = Definition(name, kind, str(text), (), "sum", tuple(map(float, bounds)), is_raw=True)
+    return registry.define(_RAW[kind](registry, definition))
+
+
+def check_raw_labels(name: str, labels: Iterable[str]) -> None:
+    """Raise `ValueError` unless these can be the names of the labels of a raw metric."""
+    names = list(labels)
+    if len(names) > MAX_LABELS:
+        raise ValueError(f"the metric {name!r} has {len(names)} labels; at most {MAX_LABELS} are possible")
+    for label in names:
+        _check_name("label", label)
+        if label in {"le", "quantile"}:
+            raise ValueError(f"the metric {name!r} cannot have a label {label!r}; choose another name")
 
 
 def _definition(name: str, kind: Kind, text: str, *, labels: Iterable[str]) -> Definition:

@@ -115,7 +115,8 @@ def use_transport(transport: Transport) -> Iterator[None]:
         _own.reset(token)
 
 
-def _transport() -> Transport:
+def current_transport() -> Transport:
+    """Return the way of calls to other models. Raises `RuntimeError` where there are none."""
     transport = _own.get() or _provided
     if transport is None:
         raise RuntimeError(
@@ -193,18 +194,18 @@ class Model(Generic[M]):
 
     def __call__(self, **inputs: Any) -> Any:
         """Make a prediction and return its output; in an `async` model, what is awaited for it. Raises `ModelError`."""
-        transport = _transport()
+        transport = current_transport()
         call = transport.begin(self.name, self.version, inputs)
         return call.wait() if transport.is_async() else call.result()
 
     def start(self, **inputs: Any) -> Job:
         """Begin a prediction that runs beside the caller."""
-        transport = _transport()
+        transport = current_transport()
         return Job(transport.begin(self.name, self.version, inputs), is_async=transport.is_async())
 
     def stream(self, **inputs: Any) -> Stream:
         """Make a prediction and give its outputs as they come."""
-        return Stream(_transport().begin(self.name, self.version, inputs))
+        return Stream(current_transport().begin(self.name, self.version, inputs))
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}{f', version={self.version!r}' if self.version else ''})"

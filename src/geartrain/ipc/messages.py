@@ -20,7 +20,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):

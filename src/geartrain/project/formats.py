@@ -14,6 +14,7 @@ from geartrain.project.errors import ProjectError
 
 _PEEK: Final = 4096  # bytes
 _CONFIG_PEEK: Final = 1024 * 1024
+_CODE_PEEK: Final = 1024 * 1024
 _PICKLE_PEEK: Final = 256 * 1024  # the classes of a pipeline may come after its vocabulary
 _PICKLE: Final = b"\x80"  # and the protocol's number, from 2 on
 _PROTOCOLS: Final = range(2, 6)
@@ -73,6 +74,16 @@ def zip_names(path: Path) -> list[str]:
         return []
 
 
+TRITON_PYTHON: Final = "python"
+"""The backend of classes that were written for Triton's Python backend."""
+TRITON_CLASS: Final = "TritonPythonModel"
+
+
+def is_triton_python(path: Path) -> bool:
+    """True if a file of Python has the class of Triton's Python backend."""
+    return re.search(rb"^class\s+TritonPythonModel\b", head(path, _CODE_PEEK), re.MULTILINE) is not None
+
+
 def is_saved_model(folder: Path) -> bool:
     """True if a folder is a SavedModel of TensorFlow."""
     return (folder / "saved_model.pb").is_file()
@@ -116,14 +127,15 @@ _SUFFIXES_GROUP: Final = "geartrain.suffixes"
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A format: the backend that runs it, the Open Inference Protocol's names for it, and how it is recognised.
 
-    `suffixes` are those of its files, in lower case. `is_one` tells its files from others that have such a suffix too;
-    None where the suffix says enough. `is_folder`: it is a folder, and `is_one` recognises it whatever it is called.
-    `runs_code`: whether loading a file can run code that is in it.
+    `suffixes` are those of its files, in lower case; `names` are names of single files. `is_one` tells its files from
+    others that have such a suffix or name too; None where that says enough. `is_folder`: it is a folder, and `is_one`
+    recognises it whatever it is called. `runs_code`: whether loading a file can run code that is in it.
     """
 
     backend: str
     platforms: tuple[str, ...]
     suffixes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     is_one: Callable[[Path], bool] | None = None
     is_folder: bool = False
     runs_code: Callable[[Path], bool] = lambda _path: False
@@ -132,7 +144,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         """True if what lies at a path looks like this format, from its name and as far as is cheap to see."""
         if self.is_folder:
             return path.is_dir() and self.is_one is not None and self.is_one(path)
-        return path.suffix.lower() in self.suffixes and (self.is_one is None or self.is_one(path))
+        is_named = path.suffix.lower() in self.suffixes or path.name in self.names
+        return is_named and (self.is_one is None or self.is_one(path))
 
 
 def _is_no_archive(path: Path) -> bool:
@@ -173,6 +186,7 @@ FORMATS: Final = (
         is_one=is_saved_model,
         is_folder=True,
     ),
+    Format(backend=TRITON_PYTHON, platforms=(TRITON_PYTHON,), names=("model.py",), is_one=is_triton_python),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -105,6 +105,8 @@ def file_in(folder: Path, settings: Settings) -> ModelFile | None:
         if not found:
             raise ProjectError(f"{folder}: no file here for the backend {wanted!r}")
     if len(found) > 1:
+        found = [each for each in found if each.backend == formats.TRITON_PYTHON] or found  # it loads the other files
+    if len(found) > 1:
         raise _several([each.path.name for each in found], folder)
     if not found:
         _refuse(folder)

@@ -99,6 +99,19 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
             return 1
         return self.variables.max_concurrency if self.backend is None else None
 
+    @property
+    def backend_options(self) -> dict[str, Any]:
+        """The options for the worker's backend: those of the settings, and what a class of Triton asks for."""
+        if self.backend != formats.TRITON_PYTHON:
+            return dict(self.options)
+        is_version = self.root.name.isdecimal()
+        return {
+            "config": dict(self.stated),
+            "model_name": self.name,
+            "model_version": self.root.name if is_version else "1",
+            "model_repository": str(self.root.parent if is_version else self.root),
+        }
+
     def training(self) -> ModelSource | None:
         """Return the same model with its training as the runner, or None if it cannot be trained."""
         if self.train is None:
@@ -185,7 +198,7 @@ def _model_file(
 ) -> ModelFile | None:
     """Return the model file that is meant; None where it is code. Code comes first, but for what settings name."""
     if named is not None:
-        is_code = ":" in named or named.endswith(".py")
+        is_code = ":" in named or (named.endswith(".py") and formats.backend_of(root / named) is None)
         return None if is_code else file_named(root / named, settings)
     has_code = (
         any(stubs.get(name) or config.environment.get(name) for name in (PREDICT_STUB, TRAIN_STUB))
@@ -207,10 +220,15 @@ def _file_source(
     if settings.slots is not None and settings.slots > 1:
         what = f"{root / SETTINGS_NAME}: `slots` is {settings.slots}, and a model file is run one call at a time"
         raise ProjectError(f"{what}; write `replicas: {settings.slots}`")
+    is_class = backend == formats.TRITON_PYTHON
+    runner = path.name if path == root or not path.is_relative_to(root) else str(path.relative_to(root))
+    name = path.stem if (named and not is_class) or path.suffix == ".savedmodel" else root.name
+    if is_class and named and name.isdecimal():
+        name = root.parent.name
     return ModelSource(
-        name=(path.stem if named or path.suffix == ".savedmodel" else root.name) or "model",
+        name=name or "model",
         root=root,
-        runner=path.name if path == root or not path.is_relative_to(root) else str(path.relative_to(root)),
+        runner=f"{runner}:{formats.TRITON_CLASS}" if is_class else runner,
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,

@@ -164,6 +164,13 @@ def _shown(visible: Visible) -> str:
     return f"{count or 'no'} GPU{'s'[: count != 1]}{f': {names}' if names else ''} ({visible.source})"
 
 
+def choice_of(source: ModelSource) -> BackendChoice | None:
+    """Return the backend of a model that is a file; None for code."""
+    if source.backend is None:
+        return None
+    return BackendChoice(source.backend, str(source.file), source.backend_options, source.declared)
+
+
 _NO_DEBUGGING = DebugOptions()
 
 
@@ -180,9 +187,6 @@ def launch(
 
     With `debugging`, debugpy listens on its port itself.
     """
-    backend = None
-    if source.backend is not None:
-        backend = BackendChoice(source.backend, str(source.file), dict(source.options), source.declared)
     what = Launch(
         runner=source.runner,
         root=source.root,
@@ -193,7 +197,7 @@ def launch(
         mode=source.mode,
         weights=source.variables.weights,
         inspect=inspect,
-        backend=backend,
+        backend=choice_of(source),
         batching=source.batching,
         prompt=source.openai.fields.get("prompt", ""),
         wakeup=wakeup,

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from geartrain.ipc.messages import BackendChoice
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_fetched
 from geartrain.project.source import ModelSource
+from geartrain.server.workers import choice_of
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.loader import LoadedRunner, load, load_object
 
@@ -106,11 +106,12 @@ def source_file(model: Callable[..., Any]) -> Path:
 
 
 def _load(source: ModelSource, mode: Mode) -> LoadedRunner:
-    if source.backend is None:
+    choice = choice_of(source)
+    if choice is None:
         return load(source.runner, source.root, mode, batching=source.batching)
     from geartrain.worker.loading.backend_runner import load_backend  # only for models that are files
 
-    return load_backend(BackendChoice(source.backend, str(source.file), dict(source.options)), source.batching)
+    return load_backend(choice, source.batching)
 
 
 @contextmanager

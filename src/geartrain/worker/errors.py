@@ -36,7 +36,7 @@ def describe_error(error: BaseException) -> str:
         text = "(its message could not be made)"
     text = clip(text)
     name = type(error).__name__
-    if isinstance(error, ClientError):
+    if isinstance(error, (ClientError, AnswerError)):
         return text or name
     if _is_quit(error) and not text:
         text = "ended in the debugger"
@@ -59,8 +59,18 @@ class ClientError(ReportedError):
     """A request that its client has to change: the message is for the client, without a name of a class."""
 
 
+class AnswerError(ReportedError):
+    """An error that a model gives as an answer: the message is for the client, without a name of a class."""
+
+    def __init__(self, message: str, code: Code | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def code_of(error: BaseException) -> Code | None:
     """Return the code that a report of an error carries; None if the run is at fault."""
+    if isinstance(error, AnswerError):
+        return error.code
     return Code.INVALID_INPUT if isinstance(error, ClientError) else None
 
 

@@ -65,7 +65,6 @@ def test_backends(tmp_path: Path, text: str, backend: str, platform: str, file: 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('backend: "python"', "backend 'python' is not served; write its model.py as a run.py"),
         ('platform: "ensemble"', "`input` is missing; an ensemble declares its tensors"),
         ('platform: "tensorrt_plan"', "backend 'tensorrt_plan' is not served; a plan runs only on the kind of GPU"),
         ('backend: "tensorflow" platform: "tensorflow_graphdef"', "TensorFlow 2 no longer makes frozen graphs"),

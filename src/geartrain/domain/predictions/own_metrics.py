@@ -27,6 +27,7 @@ class OwnMetric(msgspec.Struct, frozen=True, array_like=True):
         labels: their names.
         merge: of a gauge, the combination of the values of several workers.
         bounds: of a histogram, the upper bounds of its buckets, rising.
+        is_raw: shown by its name and its labels alone; the labels of a series are names and values in turn.
     """
 
     name: str
@@ -35,6 +36,7 @@ class OwnMetric(msgspec.Struct, frozen=True, array_like=True):
     labels: tuple[str, ...] = ()
     merge: Merge = "sum"
     bounds: tuple[float, ...] = ()
+    is_raw: bool = False
 
 
 class Series(msgspec.Struct, frozen=True, array_like=True):

@@ -237,8 +237,8 @@ class TensorView:
         """True if a run gives one tensor, and nothing else."""
         return self._out.is_one_tensor and not self.streams
 
-    def with_requested(self, json: bytes, names: Sequence[str] | None) -> bytes:  # noqa: ARG002 - see `OpenView`
-        """Return the input of a model that receives the names of the requested outputs too."""
+    def with_request(self, json: bytes, names: Sequence[str] | None, own_id: str) -> bytes:  # noqa: ARG002 - see `OpenView`
+        """Return the input of a model that receives the names of the requested outputs and the id too."""
         return json
 
     def check_requested(self, names: Sequence[str]) -> None:
@@ -463,6 +463,7 @@ class OpenView(TensorView):
         self._takes_any = signature.contract == "tensors"
         self._gives_any = signature.output.type.form == "tensors"
         super().__init__(replace(signature, inputs=()) if self._takes_any else signature)
+        self._parts = frozenset(field.name for field in signature.inputs)
         if self._takes_any:
             self.has_tensors = True
             self.inputs = tuple(map(_spec_of, signature.open_inputs))
@@ -496,14 +497,38 @@ class OpenView(TensorView):
         """Return no values, and all tensors. Raises as `bind`."""
         return super().divide(tensors) if not self._takes_any else ({}, list(self.bind(tensors).tensors))
 
-    def with_requested(self, json: bytes, names: Sequence[str] | None) -> bytes:
-        """Return the input of the model, with the names of the requested outputs."""
-        return _encode({"outputs": list(names)}) if self._takes_any and names is not None else json
+    def bind_nested(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[bytes, tuple[Tensor, ...] | None]:
+        """Return the parts of a request, and its tensors of any names; lists for a declared one become a tensor."""
+        if not self._takes_any:
+            return super().bind_nested(json, tensors)
+        values = _decode_members(json)
+        passed = list(tensors or ())
+        for name, text in tuple(values.items()):
+            if name in self._specs:
+                del values[name]
+                if bytes(text) != b"null":
+                    passed.append(self._tensor_of(name, bytes(text)))
+            elif name not in self._parts:
+                raise tensor_error(f"input '{clip(name)}' is no array; send it as one, or below `parameters`")
+        found = tuple(passed) if "tensors" in values else self.bind(passed).tensors
+        return _encode(values), found
+
+    def with_request(self, json: bytes, names: Sequence[str] | None, own_id: str) -> bytes:
+        """Return the input of the model, with the names of the requested outputs and the id of the request."""
+        if not self._takes_any or (names is None and not own_id):
+            return json
+        parts: dict[str, Any] = {} if names is None else {"outputs": list(names)}
+        return _encode({**parts, "id": own_id} if own_id else parts)
 
     def check_requested(self, names: Sequence[str]) -> None:
         """Raise `INVALID_TENSOR` if the model declares its outputs, and one of these is none."""
         if not self._gives_any or self.names:
             super().check_requested(names)
+
+    @property
+    def gives_record(self) -> bool:
+        """True if the tensors of an output have names of their own."""
+        return super().gives_record or self._gives_any
 
     @property
     def gives_one(self) -> bool:

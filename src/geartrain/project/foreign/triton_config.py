@@ -18,7 +18,7 @@ from geartrain.project.foreign import model_config_pb2 as pb
 from geartrain.project.foreign.triton_ensemble import is_ensemble, read_ensemble
 from geartrain.project.foreign.triton_tensors import read_declared, read_warmup
 from geartrain.project.foreign.triton_text import plain, read_config
-from geartrain.project.formats import REFUSED, known_backends
+from geartrain.project.formats import REFUSED, TRITON_PYTHON, known_backends
 from geartrain.project.setting_values import Devices
 from geartrain.project.settings import TRITON_NAME, Settings
 
@@ -155,7 +155,11 @@ def read_options(config: pb.ModelConfig, backend: str) -> BackendOptions:
     given = {key: value.string_value for key, value in config.parameters.items()}
     read = _READERS.get(backend)
     values, used = ({}, set[str]()) if read is None else read(given)
-    remarks = [f"parameter {key!r} is passed over" for key in given if key not in used]
+    if backend == TRITON_PYTHON:  # the model reads its parameters itself
+        unused = {key: why for key, why in _PYTHON_PARAMETERS.items() if key in given}
+        remarks = [f"parameter {key!r} is passed over: {why}" for key, why in unused.items()]
+    else:
+        remarks = [f"parameter {key!r} is passed over" for key in given if key not in used]
     optimization = config.optimization
     for field, _ in optimization.ListFields():
         if field.name not in _OPTIMIZATIONS:
@@ -231,14 +235,17 @@ _READERS: Final[Mapping[str, Callable[[Texts], tuple[dict[str, Any], set[str]]]]
 }
 
 
+_PYTHON_PARAMETERS: Final = {
+    "EXECUTION_ENV_PATH": "the model runs in the environment of geartrain; install its packages there",
+}
 _BACKENDS: Final = {  # of Triton: ours, its platform, and the file that it looks for
     "onnxruntime": ("onnx", "onnxruntime_onnx", "model.onnx"),
     "pytorch": ("torch", "pytorch_libtorch", "model.pt"),
     "tensorflow": ("tensorflow", "tensorflow_savedmodel", "model.savedmodel"),
+    TRITON_PYTHON: (TRITON_PYTHON, TRITON_PYTHON, "model.py"),
 }
 _PLATFORMS: Final = {platform: backend for backend, (_, platform, _) in _BACKENDS.items()}
 _INSTEAD: Final = {
-    "python": "write its model.py as a run.py",
     "tensorrt": REFUSED["tensorrt_plan"][1],
 }
 _ERRORS: Final = {
@@ -298,8 +305,11 @@ def _settings(folder: pathlib.Path, config: pb.ModelConfig, unknown: tuple[str, 
     remarks += [*instances.remarks, *options.remarks]
     batching = read_batching(config)
     priorities = read_priorities(config)
-    declared = read_declared(config, platform=platform)
-    warmup = read_warmup(folder, config)
+    is_class = backend == TRITON_PYTHON
+    declared = read_declared(config, platform=platform, is_apart=is_class)
+    warmup = read_warmup(folder, config, is_open=is_class)
+    if is_class and config.model_transaction_policy.decoupled and config.HasField("dynamic_batching"):
+        remarks.append("`dynamic_batching` is passed over: each call of execute() of a decoupled model has one request")
     return Settings(
         origin=TRITON_NAME,
         versions=_versions(config),
@@ -342,7 +352,7 @@ def _check(config: pb.ModelConfig) -> None:
     for field, _ in config.ListFields():
         if field.name in _ERRORS:
             raise ProjectError(f"`{field.name}`: {_ERRORS[field.name]}")
-    if config.model_transaction_policy.decoupled:
+    if config.model_transaction_policy.decoupled and TRITON_PYTHON not in {config.backend, config.platform}:
         raise ProjectError("`model_transaction_policy.decoupled` is true, and a model file gives one response")
     if config.max_batch_size < 0:
         raise ProjectError(

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_declared(config: pb.ModelConfig, *, platform: str) -> Declared:
-    """Return the declaration of a model's tensors; raise ProjectError that names the tensor and the field."""
+def read_declared(config: pb.ModelConfig, *, platform: str, is_apart: bool = False) -> Declared:
+    """Return the declaration of a model's tensors; raise ProjectError that names the tensor and the field.
+
+    `is_apart`: the model gets the requests of a batch apart, each of its own shape.
+    """
     has_batch = config.max_batch_size > 0
     is_said = config.HasField("max_batch_size") or bool(config.input or config.output)
     return Declared(
         origin=TRITON_NAME,
-        inputs=_tensors("input", config.input, has_batch=has_batch),
-        outputs=_tensors("output", config.output, has_batch=has_batch),
+        inputs=_tensors("input", config.input, has_batch=has_batch, is_apart=is_apart),
+        outputs=_tensors("output", config.output, has_batch=has_batch, is_apart=is_apart),
         first="batch" if has_batch else "plain" if is_said else "undecided",
         platform=platform,
     )
@@ -43,9 +46,9 @@ def datatype_of(name: str, number: int) -> str:
 
 
 def _tensors(
-    what: str, given: Iterable[pb.ModelInput | pb.ModelOutput], *, has_batch: bool
+    what: str, given: Iterable[pb.ModelInput | pb.ModelOutput], *, has_batch: bool, is_apart: bool
 ) -> tuple[DeclaredTensor, ...]:
-    found = tuple(_tensor(each, has_batch=has_batch) for each in given)
+    found = tuple(_tensor(each, has_batch=has_batch, is_apart=is_apart) for each in given)
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -53,15 +56,17 @@ def _tensors(
     return found
 
 
-def _tensor(given: pb.ModelInput | pb.ModelOutput, *, has_batch: bool) -> DeclaredTensor:
+def _tensor(given: pb.ModelInput | pb.ModelOutput, *, has_batch: bool, is_apart: bool) -> DeclaredTensor:
     name = given.name
     if not name:
         raise ProjectError("an input or output has no `name`")
     if given.is_shape_tensor:
         raise ProjectError(f"`is_shape_tensor` of '{name}': only engines of TensorRT have such tensors")
-    if isinstance(given, pb.ModelInput) and given.allow_ragged_batch:
+    if isinstance(given, pb.ModelInput) and given.allow_ragged_batch and not is_apart:
         raise ProjectError(f"`allow_ragged_batch` of '{name}': a batch has rows of one shape; remove it")
     is_reshaped = given.HasField("reshape")
+    if is_reshaped and is_apart:
+        raise ProjectError(f"`reshape` of '{name}': a class gets tensors as they are sent; reshape in execute()")
     if not given.dims:
         raise ProjectError(f"`dims` of '{name}' is missing; write the sizes, -1 for one that is open")
     shape, inner = tuple(given.dims), tuple(given.reshape.shape)
@@ -117,10 +122,10 @@ class Samples(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()
 
 
-def read_warmup(folder: pathlib.Path, config: pb.ModelConfig) -> Samples:
+def read_warmup(folder: pathlib.Path, config: pb.ModelConfig, *, is_open: bool = False) -> Samples:
     """Return the samples as they are to be run, one after the other; raise ProjectError that names the sample.
 
-    `folder` is that of the configuration, with the folder of data files.
+    `folder` is that of the configuration, with the folder of data files. `is_open`: the model takes any tensors.
     """
     if not config.model_warmup:
         return Samples()
@@ -132,13 +137,20 @@ def read_warmup(folder: pathlib.Path, config: pb.ModelConfig) -> Samples:
         if elements > _MOST_ELEMENTS:
             return Samples(tuple(inputs), (f"{where} and what follows is passed over: it is too large",))
         try:
-            once = msgspec.json.encode(dict(_values(folder, sample, has_batch=config.max_batch_size > 0)))
+            values: dict[str, Any] = dict(_values(folder, sample, has_batch=config.max_batch_size > 0))
+            once = msgspec.json.encode(_opened(sample, values) if is_open else values)
         except (GeartrainError, OSError, ProjectError, ValueError) as error:
             raise ProjectError(f"{where}: {getattr(error, 'message', '') or error}") from None
         inputs += [once] * max(1, sample.count)
         if len(inputs) > _MOST_RUNS:
             raise ProjectError(f"{where}: `count` makes {len(inputs)} runs; write fewer, {_MOST_RUNS} at most")
     return Samples(tuple(inputs))
+
+
+def _opened(sample: pb.ModelWarmup, values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as the input of a model that takes any tensors."""
+    types = {name: datatype_of(name, given.data_type) for name, given in sample.inputs.items()}
+    return {"tensors": {name: {"datatype": types[name], "data": value} for name, value in values.items()}}
 
 
 def _values(folder: pathlib.Path, sample: pb.ModelWarmup, *, has_batch: bool) -> Iterator[tuple[str, Any]]:

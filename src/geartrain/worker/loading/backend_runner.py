@@ -280,11 +280,19 @@ DEFAULT_POLICY: Final = BatchPolicy(max_size=128, retry_singly=True, refuse_larg
 """A file computes each row by itself, so any number of rows will do, and one that fails can be run again alone."""
 
 
+TRITON_PYTHON: Final = "python"
+"""The backend of a `model.py` that was written for Triton's Python backend."""
+
+
 def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
     """Load a file with its backend; `batching` has fields of `BatchPolicy` that come before the default ones.
 
     Raises `LoadError` whose message names the file, or the option, and the fix.
     """
+    if choice.name == TRITON_PYTHON:
+        from geartrain.worker.loading.triton.backend import load_triton  # with numpy, and few models need it
+
+        return load_triton(choice, batching)
     path = Path(choice.path)
     try:
         found = backend_class(choice.name)

@@ -71,6 +71,7 @@ TENSOR_INPUTS: Final = (
         required=False,
         description="The names of the wanted outputs; all without it",
     ),
+    InputField("id", _TEXT, required=False, description="The id of the request"),
 )
 
 
@@ -253,7 +254,7 @@ def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensor
     requested = values.get("outputs")
     known = {**parameters, **own} if isinstance(own, dict) else parameters
     names = requested if isinstance(requested, list) else None
-    return Tensors(found, parameters=known, requested=names, datatypes=datatypes)
+    return Tensors(found, parameters=known, requested=names, datatypes=datatypes, id=values.get("id") or "")
 
 
 def _array_of_json(name: str, value: Any) -> tuple[str, Any]:
