@@ -35,8 +35,8 @@ MODEL = (
     + """
     class Runner(BaseRunner):
         def run(self, mode: str = "", n: int = 0, gate: str = "", secret: Secret = None) -> dict:
-            print("begun")
             self.record_metric("n", n)
+            print("begun")
             pass_gate(gate)
             match mode:
                 case "raise": raise ValueError("bad thing")

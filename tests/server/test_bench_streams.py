@@ -78,7 +78,8 @@ def test_times_of_tokens(server: Server, protocol: str, counts: bool) -> None:
     assert streams["token_rate"] == pytest.approx(3 * count / level["seconds"])
     first, each = streams["first"], streams["per_token"]
     assert FIRST <= first["p50"] <= first["p99"] <= first["max"]
-    assert EACH * (TOKENS - 1) / (count - 1) <= each["p50"] <= each["max"]
+    # A client that has the first token late has the next ones sooner.
+    assert EACH * (TOKENS - 1) / (count - 1) / 2 <= each["p50"] <= each["max"]
     assert first["max"] + each["mean"] * (count - 1) == pytest.approx(level["latency"]["max"], rel=0.5)
 
 

@@ -314,7 +314,8 @@ def accepted(model: str, text: str) -> Send:
 
 
 def has_ended(client: httpx.Client, path: str) -> bool:
-    return client.get(path).json()["status"] in {"succeeded", "failed"}
+    answer = client.get(path)  # what has ended is kept for a moment only
+    return answer.status_code == 404 or answer.json()["status"] in {"succeeded", "failed"}
 
 
 def canceled(model: str) -> Send:

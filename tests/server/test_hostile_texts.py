@@ -17,7 +17,7 @@ from tests.support.text_apis import PLAYER, WRITER, play
 if TYPE_CHECKING:
     import httpx
 
-LONGER = 0.1  # seconds that nine of ten answers of another model may take longer than before
+LONGER = 0.25  # seconds that nine of ten answers of another model may take longer than before
 BEFORE = 10  # answers
 DEEP = 100_000
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000_000}}

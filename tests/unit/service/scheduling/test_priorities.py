@@ -206,7 +206,7 @@ async def test_who_waits_longer_than_its_level_allows_is_refused_at_once(batch: 
 
 
 async def test_each_that_waits_too_long_is_refused_in_its_turn() -> None:
-    levels = (Level(timeout=0.05), Level(timeout=0.01), Level(timeout=0.03))
+    levels = (Level(timeout=1.0), Level(timeout=0.2), Level(timeout=0.6))  # far apart, on a busy machine
     bench = await Bench(priorities=Priorities(levels, 3)).start()
     bench.ask("first")
     waiting = {level: bench.ask("w", SchedulePolicy(priority=level)) for level in (1, 2, 3)}
