@@ -28,6 +28,7 @@ NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES
 """The datatype of each array type's name, which numpy, torch and jaxtyping share."""
 _TYPES: Final = {datatype: np.dtype(name) for datatype, name in ARRAY_NAMES.items() if datatype != BFLOAT}
 _DATATYPES: Final = {kind: datatype for datatype, kind in _TYPES.items()}  # to ask for a type's name takes a while
+_TEXT_KINDS: Final = frozenset("USO")
 _SMALL: Final = 2048  # bytes; so many are copied faster than looked at in place
 
 
@@ -43,6 +44,15 @@ def numpy_type(datatype: str) -> Any:
 
 
 # input
+
+
+def datatype_of(kind: Any) -> str:
+    """The datatype of an array's type, of numpy or torch; empty for a type that no datatype has."""
+    found = _DATATYPES.get(kind)
+    if found is None:
+        name = getattr(kind, "name", "") or str(kind).removeprefix("torch.")
+        found = NAMES.get(name, "BYTES" if getattr(kind, "kind", "") in _TEXT_KINDS else "")
+    return found
 
 
 def numbers_of(tensor: Tensor) -> Any:

@@ -297,11 +297,16 @@ class _Checks:
         """Raise `INVALID_TENSOR` unless a tensor is what the model says of it."""
         check(spec, tensor)
         if tensor.datatype in SIZES:
-            if len(self.sizes) >= _MOST_SIZES:
-                self.sizes.clear()
-            self.sizes[spec.name, tensor.datatype, tensor.shape] = len(tensor.data)
+            self.note(tensor)
         elif spec.name in self._texts:
             _read_texts(spec.name, tensor)
+
+    def note(self, tensor: Tensor) -> None:
+        """Remember the size of a tensor that has been found good."""
+        if tensor.datatype in SIZES:
+            if len(self.sizes) >= _MOST_SIZES:
+                self.sizes.clear()
+            self.sizes[tensor.name, tensor.datatype, tensor.shape] = len(tensor.data)
 
 
 def _nested_lists(tensor: Tensor) -> bytes:
@@ -478,6 +483,10 @@ class OpenView(TensorView):
         """Return all tensors as they are. Raises `INVALID_TENSOR`: given twice, not as declared, or of a wrong size."""
         if not self._takes_any:
             return super().bind(tensors)
+        if len(tensors) == 1 and len(self._specs) < 2:  # noqa: PLR2004 - nearly all, and found good before
+            (tensor,) = tensors
+            if self._checks.sizes.get((tensor.name, tensor.datatype, tensor.shape)) == len(tensor.data):
+                return Bound(_NO_INPUT, tuple(tensors))
         seen: set[str] = set()
         for tensor in tensors:
             if tensor.name in seen:
@@ -490,6 +499,7 @@ class OpenView(TensorView):
                 names = _listed(self._specs)
                 raise tensor_error(f"unexpected inference input '{clip(tensor.name)}'; the inputs are: {names}")
             check_size(tensor)
+            self._checks.note(tensor)
         self._check_required(seen)
         return Bound(_NO_INPUT, tuple(tensors))
 
@@ -532,8 +542,8 @@ class OpenView(TensorView):
 
     @property
     def gives_one(self) -> bool:
-        """True if a run gives one tensor, and nothing else."""
-        return super().gives_one and not self._gives_any
+        """True if a run may give one tensor, and nothing else."""
+        return len(self.names) < 2 and not self.streams if self._gives_any else super().gives_one  # noqa: PLR2004
 
     def one(self, chunk: Buffer) -> list[Tensor]:
         """Return the outputs of one yield, or those of a run that yields nothing."""

@@ -240,7 +240,7 @@ class BatchInvocation:
         parts = codec.splitter.split(value, places.sizes, places.size)
         plain = codec.encoder.encode_all_plain(parts)
         if plain is None:
-            return LargeOutputs(*self._encode_each(dict(zip(places.items, parts, strict=True))))
+            return _outputs_of(*self._encode_each(dict(zip(places.items, parts, strict=True))))
         return _plain_outputs(places.items, plain)
 
     def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
@@ -343,6 +343,14 @@ class BatchInvocation:
             reports=[ItemEvent(item, Log("stderr", format_error(own))) for item, own in blamed.items()],
             again=[again] if again else [],
         )
+
+
+def _outputs_of(outputs: dict[int, OutputBytes], failures: Mapping[int, BaseException]) -> Outputs:
+    """Return outputs that were encoded one by one: small tensors of all items fit into one message."""
+    found = outputs.values()
+    if failures or any(each.files for each in found) or sum(each.size for each in found) > WORTHWHILE:
+        return LargeOutputs(outputs, failures)
+    return SmallOutputs(list(outputs), [b"".join(each.parts) for each in found])
 
 
 def _plain_outputs(items: Sequence[int], plain: Sequence[bytes]) -> Outputs:

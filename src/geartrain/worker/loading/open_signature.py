@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -142,8 +142,8 @@ def whole(
         open_inputs=tuple(inputs),
         open_outputs=tuple(outputs),
     )
-    make = _request_of if contract == "request" else _tensors_of
-    return OpenSignature(parameters, signature, batching, lambda values, known: {name: make(values, known)})
+    compose: Compose = TensorsOf(name) if contract == "tensors" else lambda values, _: {name: _request_of(values)}
+    return OpenSignature(parameters, signature, batching, compose)
 
 
 def response_output(*, streams: bool = False) -> OutputSpec:
@@ -199,7 +199,7 @@ _UNIONS: Final = frozenset({typing.Union, type(int | str)})
 # inputs
 
 
-def _request_of(values: dict[str, Any], _parameters: Mapping[str, Any]) -> Request:
+def _request_of(values: dict[str, Any]) -> Request:
     """Make a request of its parts. Raises `ClientError`."""
     content_type = values.get("content_type") or ""
     body, file = values.get("body"), values.get("file")
@@ -235,10 +235,37 @@ def _request_of(values: dict[str, Any], _parameters: Mapping[str, Any]) -> Reque
     )
 
 
-def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensors:
-    """Make the tensors of a request. Raises `ClientError`."""
+class TensorsOf:
+    """Makes the arguments of a `run()` that takes any tensors."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of its parameter."""
+        self._name = name
+
+    def __call__(self, values: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors of a request by its parts. Raises `ClientError`."""
+        return {self._name: _tensors_of(values, parameters)}
+
+    def direct(self, tensors: Iterable[Tensor], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors of a request that has no other parts: nearly all. Raises `ClientError`."""
+        found: dict[str, Any] = {}
+        datatypes: dict[str, str] = {}
+        for tensor in tensors:
+            found[tensor.name] = _array_of(tensor)
+            datatypes[tensor.name] = tensor.datatype
+        return {self._name: Tensors(found, parameters=parameters, datatypes=datatypes)}
+
+
+def _array_of(tensor: Tensor) -> Any:
     from geartrain.worker import arrays
 
+    if tensor.datatype == "BYTES":
+        return _strings(arrays.strings_of(tensor), tensor.shape)
+    return arrays.numbers_of(tensor)
+
+
+def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensors:
+    """Make the tensors of a request. Raises `ClientError`."""
     given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     found: dict[str, Any] = {}
     datatypes: dict[str, str] = {}
@@ -246,10 +273,7 @@ def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensor
         datatypes[name], found[name] = _array_of_json(name, value)
     for name, tensor in given.items():
         datatypes[name] = tensor.datatype
-        if tensor.datatype == "BYTES":
-            found[name] = _strings(arrays.strings_of(tensor), tensor.shape)
-        else:
-            found[name] = arrays.numbers_of(tensor)
+        found[name] = _array_of(tensor)
     own = values.get("parameters")
     requested = values.get("outputs")
     known = {**parameters, **own} if isinstance(own, dict) else parameters

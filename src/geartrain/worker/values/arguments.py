@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,6 +17,10 @@ from geartrain.worker.loading.signature import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))
 _NUMBERS = frozenset({int, float})
+NO_PARTS = b"{}"
+"""Parts of a request that has nothing but tensors."""
+DirectCompose = Callable[[Iterable[Tensor], Mapping[str, Any]], dict[str, Any]]
+"""Makes the arguments of `run()` of the tensors of a request."""
 
 
 class ArgumentError(ReportedError):
@@ -104,9 +108,12 @@ class ComposingBinder(ArgumentBinder):
     def __init__(self, parameters: Sequence[Parameter], compose: Compose) -> None:
         super().__init__(parameters)
         self._compose = compose
+        self._direct: DirectCompose | None = getattr(compose, "direct", None)
 
     def bind(self, raw: Buffer, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
         """Return the keyword arguments. Raises `ClientError`, `ArgumentError`."""
+        if self._direct is not None and tensors and raw == NO_PARTS:
+            return self._direct(tensors, current_scope().parameters)
         return self._compose(super().bind(raw, tensors), current_scope().parameters)
 
 

@@ -18,6 +18,7 @@ from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.tensor_outputs import Split
 
 _BYTES: Final = (bytes, bytearray, memoryview)
+_NONE: Final[dict[str, str]] = {}
 _LEAST_FAILURE: Final = HTTPStatus.BAD_REQUEST
 _EXTENSIONS: Final[Mapping[str, str]] = {
     "image/jpeg": ".jpg",
@@ -98,14 +99,18 @@ class ResponseOutputs:
 class OpenOutputs:
     """Tensors by name. Their datatypes are those of the arrays."""
 
+    def __init__(self) -> None:
+        from geartrain.worker import arrays  # with numpy, which few models need
+
+        self._tensor_of = arrays.tensor_of
+
     def split(self, value: Any) -> Split:
         """Return the tensors. Raises `OutputError`."""
-        from geartrain.worker import arrays
-
         tensors = []
+        known = getattr(value, "datatypes", _NONE)
         for name, array in self._fields(value).items():
             try:
-                tensors.append(arrays.tensor_of(name, self._datatype(value, name, array), array))
+                tensors.append(self._tensor_of(name, known.get(name) or self._datatype(value, name, array), array))
             except ValueError as error:
                 raise OutputError(str(error)).inside(name) from None
         return Split({}, tensors)
@@ -142,11 +147,9 @@ class OpenOutputs:
             import numpy as np
 
             kind = np.asarray(array).dtype
-        known = arrays.NAMES.get(str(kind).removeprefix("torch."))
-        if known is not None:
-            return known
-        if getattr(kind, "kind", "") in {"U", "S", "O"}:
-            return "BYTES"
+        found = arrays.datatype_of(kind)
+        if found:
+            return found
         raise ValueError(f"is an array of {kind}, which no protocol has")
 
 

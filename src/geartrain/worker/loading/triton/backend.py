@@ -67,8 +67,10 @@ def load_triton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     model = _make(target, root, where)
     names = tuple(each.name for each in outputs)
     is_decoupled = model_config.is_decoupled(config)
-    runner = Runner(model, names, is_batched=batches is not None)
-    run: Callable[..., Any] = runner.run_decoupled if is_decoupled else runner.run
+    runner = Runner(model, names)
+    run: Callable[..., Any] = runner.run if batches is None else runner.run_batch
+    if is_decoupled:
+        run = runner.run_decoupled
     output = tensors_output(streams=is_decoupled)
     opened = whole(run, "tensors", "requests", output=output, batching=batches, inputs=inputs, outputs=outputs)
     return LoadedRunner(
@@ -131,7 +133,7 @@ def _batching(config: Mapping[str, Any], given: Mapping[str, Any] | None) -> Bat
         "gather": gathers,
     }
     check_settings(settings)
-    return Batching(msgspec.convert(settings, BatchPolicy), by_rows=True, apart=True)
+    return Batching(msgspec.convert(settings, BatchPolicy), by_rows=True, takes_singles=True, apart=True)
 
 
 def _arguments(config: Mapping[str, Any], options: Mapping[str, Any], root: Path) -> dict[str, str]:
@@ -194,12 +196,11 @@ class AuthorThread:
 class Runner:
     """A model with the interface of an author's `run()`."""
 
-    def __init__(self, model: Any, names: Sequence[str], *, is_batched: bool) -> None:
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
         """`names` are those of the declared outputs, none where any name will do."""
         self._model = model
         self._names = tuple(names)
         self._declared = frozenset(names)
-        self._is_batched = is_batched
         self._execute: Execute = model.execute
         self._is_async = inspect.iscoroutinefunction(model.execute)
         self._loop = AuthorLoop()
@@ -214,25 +215,33 @@ class Runner:
         if finalize is not None:
             atexit.register(finalize)
 
-    def run(self, requests: Any) -> Any:
-        """Execute a request, or a list of them; return the tensors of each, or the errors."""
-        given = requests if self._is_batched else [requests]
-        scope = current_scope()
-        taken = [InferenceRequest(each, self._names, scope) for each in given]
+    def run(self, requests: Tensors) -> Any:
+        """Execute one request, and return its tensors."""
+        taken = [InferenceRequest(requests, self._names)]
         found = self._execute(taken)
         if self._is_async:
             found = self._loop.run(found)
-        results = [self._result(response, index) for index, response in enumerate(_responses(found, taken))]
-        if self._is_batched:
-            return results
-        (result,) = results
+        if type(found) is not list or len(found) != 1 or found[0] is None:
+            found = _responses(found, taken)
+        result = self._result(found[0], 0)
         if isinstance(result, BaseException):
             raise result
         return result
 
-    async def run_decoupled(self, requests: Any) -> AsyncIterator[Any]:
+    def run_batch(self, requests: Tensors | list[Tensors]) -> Any:
+        """Execute requests; return the tensors of each, or its error. One by itself comes as it is, and goes so."""
+        if isinstance(requests, Tensors):
+            return self.run(requests)
+        taken = [InferenceRequest(each, self._names) for each in requests]
+        found = self._execute(taken)
+        if self._is_async:
+            found = self._loop.run(found)
+        return [self._result(response, index) for index, response in enumerate(_responses(found, taken))]
+
+    async def run_decoupled(self, requests: Tensors | list[Tensors]) -> AsyncIterator[Any]:
         """Execute one request, and yield its responses, which may come after the end of `execute()`."""
-        tensors = requests[0] if self._is_batched else requests
+        is_alone = isinstance(requests, Tensors)
+        tensors = requests if isinstance(requests, Tensors) else requests[0]
         request = InferenceRequest(tensors, self._names, current_scope(), is_decoupled=True)
         begun = Begun(request)
         if self._is_async:
@@ -245,7 +254,7 @@ class Runner:
                 if isinstance(result, BaseException):
                     raise result
                 if result or not begun.is_over:  # an empty response with the last flag is none
-                    yield [result] if self._is_batched else result
+                    yield result if is_alone else [result]
         finally:
             begun.end()
 
@@ -254,17 +263,12 @@ class Runner:
         if not isinstance(response, InferenceResponse):
             kind = "None" if response is None else type(response).__name__
             return TritonModelException(f"execute() has given {kind} in the place of an InferenceResponse")
-        if response.has_error():
-            return error_of(response.error())
+        if response.fault is not None:
+            return error_of(response.fault)
         if response.own_parameters:
             _record(response.own_parameters, index)
         declared = self._declared
-        tensors = response.output_tensors()
-        if declared:
-            tensors = [each for each in tensors if each.name() in declared]
-        return Tensors(
-            {each.name(): each.contents for each in tensors}, datatypes={each.name(): each.datatype for each in tensors}
-        )
+        return {name: each.contents for each in response.tensors if (name := each.name()) in declared or not declared}
 
 
 class Begun:

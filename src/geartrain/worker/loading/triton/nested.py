@@ -11,7 +11,6 @@ import numpy as np
 from geartrain.authoring import nested
 from geartrain.authoring.nested import ModelError, PendingCall
 from geartrain.authoring.requests import Tensors
-from geartrain.authoring.scope import Scope
 from geartrain.domain.errors import Code
 from geartrain.worker.loading.triton.values import (
     InferenceRequest,
@@ -25,7 +24,6 @@ from geartrain.worker.loading.triton.values import (
 )
 
 _OUTPUT: Final = "output"  # the name of an output without one
-_NO_SCOPE: Final = Scope()
 
 
 class NestedRequest(InferenceRequest):
@@ -52,7 +50,7 @@ class NestedRequest(InferenceRequest):
             raise TritonModelException("InferenceRequest: model_name is missing")
         names = tuple(requested_output_names)
         given = json.loads(parameters) if isinstance(parameters, str) else parameters
-        super().__init__(Tensors(parameters=given, requested=names, id=request_id), names, _NO_SCOPE)
+        super().__init__(Tensors(parameters=given, requested=names, id=request_id), names)
         self._inputs = list(inputs)
         self._requested = names
         self._model_name = model_name

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from geartrain.authoring.requests import Tensors
-from geartrain.authoring.scope import Scope
+from geartrain.authoring.scope import Scope, current_scope
 from geartrain.domain.errors import Code
 from geartrain.worker import arrays
 from geartrain.worker.errors import AnswerError
@@ -105,16 +105,15 @@ class _Capsule:
 class Tensor:
     """A tensor with a name. Its contents are an array of numpy, or a tensor of torch that has no such array."""
 
-    __slots__ = ("_array", "_datatype", "_name")
+    __slots__ = ("_name", "contents")
 
-    def __init__(self, name: str, numpy_array: Any, _datatype: str = "") -> None:
+    def __init__(self, name: str, numpy_array: Any) -> None:
         """Make a tensor of an array. Raises `TritonModelException` for anything else."""
-        if not isinstance(numpy_array, np.ndarray) and not _datatype:
+        if not isinstance(numpy_array, np.ndarray) and not arrays.is_torch(numpy_array):
             msg = f"Tensor {name!r} is made of an array of numpy, not of {type(numpy_array).__name__}"
             raise TritonModelException(msg)
         self._name = name
-        self._array = numpy_array
-        self._datatype = _datatype
+        self.contents = numpy_array
 
     def name(self) -> str:
         """Return the name."""
@@ -122,14 +121,14 @@ class Tensor:
 
     def as_numpy(self) -> Any:
         """Return the array of numpy; BYTES hold `bytes`. Raises `TritonModelException` if it has none."""
-        if not isinstance(self._array, np.ndarray):
+        if not isinstance(self.contents, np.ndarray):
             msg = f"Tensor {self._name!r} has no array of numpy: it is on a GPU, or BF16"
             raise TritonModelException(msg)
-        return self._array
+        return self.contents
 
     def shape(self) -> list[int]:
         """Return the sizes of the dimensions."""
-        return list(self._array.shape)
+        return list(self.contents.shape)
 
     def triton_dtype(self) -> int:
         """Return the number of the datatype in Triton's C API."""
@@ -138,19 +137,11 @@ class Tensor:
     @property
     def datatype(self) -> str:
         """The datatype of the protocol, such as FP32."""
-        if not self._datatype:
-            kind = str(self._array.dtype).removeprefix("torch.")
-            self._datatype = arrays.NAMES.get(kind, "BYTES")
-        return self._datatype
-
-    @property
-    def contents(self) -> Any:
-        """The array of numpy or torch."""
-        return self._array
+        return arrays.datatype_of(self.contents.dtype)
 
     def is_cpu(self) -> bool:
         """Return True if the contents are in the memory of the processor."""
-        return isinstance(self._array, np.ndarray) or not self._array.is_cuda
+        return isinstance(self.contents, np.ndarray) or not self.contents.is_cuda
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
@@ -162,9 +153,11 @@ class Tensor:
             if type(tensor).__name__ != "PyCapsule":
                 raise TritonModelException(f"Tensor {name!r}: {type(tensor).__name__} has no DLPack")
             tensor = _Capsule(tensor)
-        kind = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
-        if tensor.__dlpack_device__()[0] not in _CPU_KINDS or kind == "bfloat16":
-            return Tensor(name, tensor, arrays.NAMES.get(kind, "") or "BYTES")
+        kind = str(getattr(tensor, "dtype", ""))
+        if tensor.__dlpack_device__()[0] not in _CPU_KINDS or kind == "torch.bfloat16":
+            import torch  # which has made it, most likely
+
+            return Tensor(name, tensor if arrays.is_torch(tensor) else torch.from_dlpack(tensor))
         try:
             return Tensor(name, np.from_dlpack(tensor))
         except (BufferError, RuntimeError, TypeError) as error:
@@ -175,13 +168,13 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        array = self._array
+        array = self.contents
         if isinstance(array, np.ndarray) and not array.flags.writeable:  # such arrays have no capsule
             array = array.copy()
         return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
+        return self.contents.__dlpack_device__()
 
 
 DATATYPES: Final = (
@@ -237,8 +230,13 @@ class InferenceRequest:
         "responses",
     )
 
-    def __init__(self, tensors: Tensors, names: Sequence[str], scope: Scope, *, is_decoupled: bool = False) -> None:
-        """`names`: of the model's outputs. `is_decoupled`: any number of responses may be sent."""
+    def __init__(
+        self, tensors: Tensors, names: Sequence[str], scope: Scope | None = None, *, is_decoupled: bool = False
+    ) -> None:
+        """`names`: of the model's outputs. `scope`: of its prediction, None for the current one.
+
+        `is_decoupled`: any number of responses may be sent.
+        """
         self._tensors = tensors
         self._names = names
         self._scope = scope
@@ -251,16 +249,15 @@ class InferenceRequest:
     def inputs(self) -> list[Tensor]:
         """Return the inputs. Those that are optional may be missing."""
         if self._inputs is None:
-            kinds = self._tensors.datatypes
-            self._inputs = [Tensor(name, array, kinds.get(name, "")) for name, array in self._tensors.items()]
+            self._inputs = [Tensor(name, array) for name, array in self._tensors.items()]
         return self._inputs
 
     def input(self, name: str) -> Tensor | None:
         """Return an input by its name; None if it is missing."""
-        for each in self._inputs if self._inputs is not None else self.inputs():
-            if each.name() == name:
-                return each
-        return None
+        if self._inputs is None:
+            array = self._tensors.get(name)
+            return None if array is None else Tensor(name, array)
+        return next((each for each in self._inputs if each.name() == name), None)
 
     def request_id(self) -> str:
         """Return the id that the client gave; empty without one."""
@@ -307,11 +304,12 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request."""
-        if not self._scope.traceparent:
+        scope = self._scope or current_scope()
+        if not scope.traceparent:
             return InferenceTrace()
-        context = {"traceparent": self._scope.traceparent}
-        if self._scope.tracestate:
-            context["tracestate"] = self._scope.tracestate
+        context = {"traceparent": scope.traceparent}
+        if scope.tracestate:
+            context["tracestate"] = scope.tracestate
         return InferenceTrace(json.dumps(context))
 
     def is_cancelled(self) -> bool:
@@ -334,7 +332,7 @@ class InferenceRequest:
 class InferenceResponse:
     """A response: tensors, or an error."""
 
-    __slots__ = ("_error", "_id", "_parameters", "_tensors")
+    __slots__ = ("fault", "own_parameters", "tensors")
 
     def __init__(
         self,
@@ -342,30 +340,25 @@ class InferenceResponse:
         error: TritonError | str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tensors = list(output_tensors)
-        self._error = TritonError(error) if isinstance(error, str) else error
-        self._parameters = parameters or {}
+        self.tensors = list(output_tensors)
+        self.fault = TritonError(error) if isinstance(error, str) else error
+        self.own_parameters = parameters
 
     def output_tensors(self) -> list[Tensor]:
         """Return the tensors."""
-        return self._tensors
+        return self.tensors
 
     def has_error(self) -> bool:
         """Return True if it is an error."""
-        return self._error is not None
+        return self.fault is not None
 
     def error(self) -> Any:
         """Return the error; None without one."""
-        return self._error
+        return self.fault
 
     def parameters(self) -> str:
         """Return the parameters as JSON."""
-        return json.dumps(dict(self._parameters))
-
-    @property
-    def own_parameters(self) -> Mapping[str, Any]:
-        """The parameters as they were given."""
-        return self._parameters
+        return json.dumps(dict(self.own_parameters or {}))
 
 
 class Responses:
