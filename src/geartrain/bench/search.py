@@ -32,90 +32,74 @@ class Knob(msgspec.Struct, frozen=True):
         return self.values[place + 1 :] if direction > 0 else self.values[:place][::-1]
 
 
-async def search(
-    knobs: Sequence[Knob],
-    start: Settings,
-    gain: Callable[[Settings, Settings], Awaitable[float]],
-    *,
-    has_time: Callable[[], bool],
-) -> Settings:
-    """Return the best settings that were found, when nothing pays any more or there is no more time.
+Gain = Callable[[Settings, Settings], Awaitable[float]]
+"""Measures how many times as good the second settings are as the first; 0 if they cannot be."""
 
-    `gain` measures how many times as good the second settings are as the first, 0 if they cannot be.
-    """
-    best = dict(start)
-    seen = {_key(best)}
-    failures: Counter[tuple[str, Any]] = Counter()  # of values with which the model could not be served
 
-    async def measured(one: Settings, other: Settings) -> float:
-        found = await gain(one, other)
+async def search(knobs: Sequence[Knob], start: Settings, gain: Gain, *, has_time: Callable[[], bool]) -> Settings:
+    """Return the best settings that were found, when nothing pays any more or there is no more time."""
+    climb = _Climb(knobs, start, gain, has_time)
+    while climb.has_time() and (await climb.along_each() or await climb.across()):
+        pass
+    return climb.best
+
+
+class _Climb:
+    """The way from the first settings to the best ones."""
+
+    def __init__(self, knobs: Sequence[Knob], start: Settings, gain: Gain, has_time: Callable[[], bool]) -> None:
+        self.best = dict(start)
+        self.has_time = has_time
+        self._knobs = knobs
+        self._gain = gain
+        self._seen = {_key(start)}
+        self._failures: Counter[tuple[str, Any]] = Counter()  # of values with which the model could not be served
+
+    async def along_each(self) -> bool:
+        """Turn one knob after the other; return whether that has paid."""
+        before = self.best
+        for knob in self._knobs:
+            for direction in (1, -1):
+                if await self._along(self._hopeful(knob), direction):
+                    break  # the other direction leads back
+        return self.best != before
+
+    async def across(self) -> bool:
+        """Turn one knob up and another one down, where that pays: both may share what there is."""
+        for up, down in itertools.permutations(map(self._hopeful, self._knobs), 2):
+            more, less = up.around(self.best[up.name], 1), down.around(self.best[down.name], -1)
+            if more and less and await self._gain_of(up.name, more[0], down.name, less[0]) >= RISE:
+                self.best = {**self.best, up.name: more[0], down.name: less[0]}
+                return True
+        return False
+
+    async def _along(self, knob: Knob, direction: int) -> bool:
+        """Turn one knob in one direction, as far as that pays; return whether it has."""
+        has_paid = is_near = False  # near: the value before gained nothing, and lost little
+        for value in knob.around(self.best[knob.name], direction):
+            found = await self._gain_of(knob.name, value)
+            if found >= RISE:
+                self.best = {**self.best, knob.name: value}
+                has_paid, is_near = True, False
+            elif found < _NEAR or is_near:
+                break
+            else:
+                is_near = True
+        return has_paid
+
+    async def _gain_of(self, *changes: Any) -> float:
+        """Return the gain of some changes, names and values in turn; 0 for what has been measured, or without time."""
+        candidate = {**self.best, **dict(zip(changes[::2], changes[1::2], strict=True))}
+        if not self.has_time() or _key(candidate) in self._seen:
+            return 0.0
+        self._seen.add(_key(candidate))
+        found = await self._gain(self.best, candidate)
         if not found:
-            failures.update((name, other[name]) for name in other if other[name] != one[name])
+            self._failures.update(zip(changes[::2], changes[1::2], strict=True))
         return found
 
-    def hopeful(knob: Knob) -> Knob:
-        return Knob(knob.name, tuple(each for each in knob.values if failures[knob.name, each] < _HOPELESS))
-
-    while True:
-        before = best
-        for knob in knobs:
-            for direction in (1, -1):
-                found = await _along(hopeful(knob), direction, best, measured, seen=seen, has_time=has_time)
-                if found != best:
-                    best = found
-                    break  # the other direction leads back
-            if not has_time():
-                return best
-        if best == before:
-            best = await _across([hopeful(knob) for knob in knobs], best, measured, seen=seen, has_time=has_time)
-            if best == before:
-                return best
-
-
-async def _along(
-    knob: Knob,
-    direction: int,
-    best: dict[str, Any],
-    gain: Callable[[Settings, Settings], Awaitable[float]],
-    *,
-    seen: set[tuple[Any, ...]],
-    has_time: Callable[[], bool],
-) -> dict[str, Any]:
-    """Return the best settings with one knob turned in one direction."""
-    is_near = False  # the value before gained nothing, and lost little
-    for value in knob.around(best[knob.name], direction):
-        candidate = {**best, knob.name: value}
-        if not has_time() or _key(candidate) in seen:
-            break
-        seen.add(_key(candidate))
-        found = await gain(best, candidate)
-        if found >= RISE:
-            best, is_near = candidate, False
-        elif found < _NEAR or is_near:
-            break
-        else:
-            is_near = True
-    return best
-
-
-async def _across(
-    knobs: Sequence[Knob],
-    best: dict[str, Any],
-    gain: Callable[[Settings, Settings], Awaitable[float]],
-    *,
-    seen: set[tuple[Any, ...]],
-    has_time: Callable[[], bool],
-) -> dict[str, Any]:
-    """Return the settings with one knob turned up and another one down, if that pays: both may share what there is."""
-    for up, down in itertools.permutations(knobs, 2):
-        more, less = up.around(best[up.name], 1), down.around(best[down.name], -1)
-        candidate = {**best, up.name: more[0], down.name: less[0]} if more and less else best
-        if not has_time() or _key(candidate) in seen:
-            continue
-        seen.add(_key(candidate))
-        if await gain(best, candidate) >= RISE:
-            return candidate
-    return best
+    def _hopeful(self, knob: Knob) -> Knob:
+        return Knob(knob.name, tuple(each for each in knob.values if self._failures[knob.name, each] < _HOPELESS))
 
 
 def _key(settings: Settings) -> tuple[Any, ...]:

@@ -113,9 +113,9 @@ class Trials:
         for name in [*self._running]:
             await self._stop(name)
 
-    async def url(self) -> str:
-        """Return the address of a server with the model's own settings. Raises `ServerError`."""
-        return (await self._serve({})).server.url
+    async def first(self) -> Prepared:
+        """Return a server with the model's own settings. Raises `ServerError`."""
+        return (await self._serve({})).prepared
 
     def adopt(self, settings: Settings) -> None:
         """Take that server for these settings, which are the same in full."""
@@ -129,7 +129,7 @@ class Trials:
         return score
 
     async def gain(self, best: Settings, other: Settings) -> float:
-        """Return the quotient of the worth of `other` and of `best`, measured in turn; 0 for settings that cannot be."""
+        """Return the worth of `other` by that of `best`, measured in turn; 0 for settings that cannot be."""
         await self._keep(best, other)
         begin = max(1, self._levels.get(_name(best), 1) // 2)
         try:

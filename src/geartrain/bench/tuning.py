@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from geartrain.bench.inputs import default_input
 from geartrain.bench.prepared import Prepared, Way, prepare
 from geartrain.bench.results import LevelResult
 from geartrain.bench.search import RISE, Knob, Settings, search
+from geartrain.bench.server_figures import ask, take_snapshot
 from geartrain.bench.trials import Score, Trials, Tried, processors, stated
 from geartrain.bench.work import ProtocolName
 from geartrain.domain.signature.types import Signature
@@ -96,7 +97,7 @@ async def tune_async(
         least = _within(seconds / _PARTS, _MEASURED)
         trials = Trials(model, Path(folder), prepare, p99=p99, least=least, options=options, on_tried=on_tried)
         try:
-            start, knobs = await _knobs(await trials.url(), stated(model))
+            start, knobs = await _knobs(await trials.first(), stated(model))
             trials.adopt(start)
             before = await trials.measure(start)
             best = await search(knobs, start, trials.gain, has_time=lambda: time.monotonic() < end)
@@ -117,14 +118,14 @@ async def tune_async(
     )
 
 
-async def _knobs(url: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Knob]]:
+async def _knobs(server: Prepared, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Knob]]:
     """Return the settings of the model that a server has, and those that can be changed. `given` is its file."""
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-        name = (await client.post("/v2/repository/index", json={})).json()[0]["name"]
-        properties = (await client.get(f"/v2/models/{name}")).json().get("properties", {})
-        figures = (await client.get("/metrics")).text
+    target, name, _ = server
+    path = f"/v2/models/{quote(name, safe='')}"
+    _, content = await ask(target, target.request("GET", path, headers={}, content=b""))
+    properties = msgspec.json.decode(content).get("properties", {})
     replicas = int(given.get("replicas") or 1)
-    slots = _figure(figures, "geartrain_slots") // replicas or 1
+    slots = (await take_snapshot(target, name)).slots // replicas or 1
     start: dict[str, Any] = {}
     knobs = []
     size = int(properties.get("batch_max_size", 0))
@@ -152,9 +153,3 @@ def _within(value: float, bounds: tuple[float, float]) -> float:
 
 def _knob(name: str, values: Sequence[int], value: int) -> Knob:
     return Knob(name, tuple(sorted({*values, value})))
-
-
-def _figure(text: str, name: str) -> int:
-    """Return the sum of the values of a metric."""
-    lines = [line for line in text.splitlines() if line.startswith(name)]
-    return int(sum(float(line.rpartition(" ")[2]) for line in lines))
