@@ -53,7 +53,7 @@ class Tried(NamedTuple):
 
 
 class _Silent:
-    """Observer of a sweep that tells nobody. See `sweep.Observer`."""
+    """Observer of a sweep without a display."""
 
     def warming(self, level: Level) -> None:
         """See `Observer`."""

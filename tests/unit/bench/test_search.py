@@ -25,13 +25,13 @@ def batches(settings: Settings) -> float:
 def replicas_alone(settings: Settings) -> float:
     """Runs on one processor of two: more than two processes get into each other's way."""
     replicas = settings["replicas"]
-    return 100.0 * min(replicas, 2) - 4 * max(0, replicas - 2) - settings["size"] / 64
+    return float(100.0 * min(replicas, 2) - 4 * max(0, replicas - 2) - settings["size"] / 64)
 
 
 def plateau(settings: Settings) -> float:
     """Two replicas share what one has; four have an accelerator of their own."""
     share = {1: 1.0, 2: 0.98, 4: 2.4, 8: 2.0}[settings["replicas"]]
-    return share * settings["size"] / (1 + settings["size"] / 32)
+    return float(share * settings["size"] / (1 + settings["size"] / 32))
 
 
 KNOBS = (
