@@ -38,7 +38,7 @@ Gain = Callable[[Settings, Settings], Awaitable[float]]
 
 async def search(knobs: Sequence[Knob], start: Settings, gain: Gain, *, has_time: Callable[[], bool]) -> Settings:
     """Return the best settings that were found, when nothing pays any more or there is no more time."""
-    climb = _Climb(knobs, start, gain, has_time)
+    climb = _Climb(knobs, start, gain, has_time=has_time)
     while climb.has_time() and (await climb.along_each() or await climb.across()):
         pass
     return climb.best
@@ -47,7 +47,7 @@ async def search(knobs: Sequence[Knob], start: Settings, gain: Gain, *, has_time
 class _Climb:
     """The way from the first settings to the best ones."""
 
-    def __init__(self, knobs: Sequence[Knob], start: Settings, gain: Gain, has_time: Callable[[], bool]) -> None:
+    def __init__(self, knobs: Sequence[Knob], start: Settings, gain: Gain, *, has_time: Callable[[], bool]) -> None:
         self.best = dict(start)
         self.has_time = has_time
         self._knobs = knobs

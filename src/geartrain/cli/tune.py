@@ -114,7 +114,7 @@ def tune_command(
     try:
         request = read_request(inputs, json_input, None)
         asked = Asked(request, many, model=None, protocol=protocol, key=None, verify=True)
-        found = _search(source, asked, p99, seconds, options=context.args)
+        found = _search(source, asked, p99=p99, seconds=seconds, options=context.args)
     except (ClientError, InputsError, values.InputError, ServerError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def _source(model: str) -> ModelSource:
     return found
 
 
-def _search(source: ModelSource, asked: Asked, p99: float | None, seconds: float, *, options: Sequence[str]) -> Tuned:
+def _search(source: ModelSource, asked: Asked, *, p99: float | None, seconds: float, options: Sequence[str]) -> Tuned:
     console = Console(stderr=True, highlight=False)
     activity = Activity(console, f"Trying settings of {source.name}")
 
@@ -202,7 +202,7 @@ def _show(found: Tuned, p99: float | None) -> None:
     console.print(table)
     for title, curve in zip(("Before", "After"), found.curves, strict=True):
         if curve and (title == "After" or found.changes):
-            _chart(console, title, curve, p99)
+            _chart(console, title, curve, p99=p99)
     if not found.changes:
         console.print("The settings are the best that were found; nothing is changed.")
         return
@@ -211,7 +211,7 @@ def _show(found: Tuned, p99: float | None) -> None:
     console.print(f"{changes} gives {gain:.3g} times the rate: {_one(found.after)}, before {_one(found.before)}.")
 
 
-def _chart(console: Console, title: str, curve: Sequence[LevelResult], p99: float | None) -> None:
+def _chart(console: Console, title: str, curve: Sequence[LevelResult], *, p99: float | None) -> None:
     """Show how long requests take at each rate of arrivals."""
     console.print(f"{title}: 99 of 100 requests that come at random moments take at most")
     longest = max((level.latency.p99 for level in curve), default=0.0) or 1.0
