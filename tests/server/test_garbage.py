@@ -50,6 +50,20 @@ MODELS: Final = {
             print(text)
             return text
     """,
+    "kept": """
+    class kept(Listening):
+        def run(self, text: str = "", wait: str = "") -> str:
+            if text == "fail":
+                raise ValueError(text)
+            if wait:
+                try:
+                    os.mknod(wait)
+                    time.sleep(60)
+                finally:
+                    os.unlink(wait)
+            print(text)
+            return text
+    """,
     "later": """
     class later(Listening):
         @concurrent(max=8)
@@ -246,6 +260,7 @@ def until(condition: Callable[[], bool]) -> None:
 def running(folder: Path, *options: str) -> Iterator[Live]:
     for name, source in MODELS.items():
         write_model(folder / "models" / name, _START + source)
+    (folder / "models" / "kept" / "geartrain.yaml").write_text("cache: true\n")
     pipeline = folder / "models" / "pipe"
     pipeline.mkdir()
     (pipeline / "geartrain.yaml").write_text("pipeline:\n  - plain\n")
@@ -728,7 +743,7 @@ def of_pipelines() -> dict[tuple[str, str], Send]:
 
 
 STREAMS: Final = ("stream", "astream")
-RUNNING: Final = ("plain", "later", "batch", "caller", "acaller", *STREAMS)
+RUNNING: Final = ("plain", "kept", "later", "batch", "caller", "acaller", *STREAMS)
 _PLAIN: Final = "/models/plain/predictions"
 _FILES: Final = "/models/files/predictions"
 KINDS: Final[dict[tuple[str, str], Send]] = {

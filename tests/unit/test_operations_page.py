@@ -12,6 +12,7 @@ from geartrain.authoring import scope
 from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
+from geartrain.domain.predictions.caching import DEFAULT_BYTES
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
 from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
@@ -44,6 +45,7 @@ MIB = 1024**2
 BOUNDS: dict[str, list[int | str]] = {
     "connections": [WireLimits().max_connections],
     "finished predictions of a model": [MAX_RECENT, f"{MAX_BYTES // MIB} MiB"],
+    "answers of a model": [f"{DEFAULT_BYTES // MIB} MiB"],
     "outputs of a run": [f"{DEFAULT_MAX_OUTPUT // MIB} MiB"],
     "printed text of a prediction |": [f"{MAX_TEXT // MIB} Mi"],
     "printed text of a setup": [f"{MAX_TEXT // MIB} Mi"],
@@ -89,6 +91,10 @@ MEASURED = {
         "server/test_kept.py::test_s4_recent_predictions_go_when_their_time_is_over",
         "unit/service/models/test_recent.py::test_the_oldest_goes_when_there_are_too_many",
         "unit/service/models/test_recent.py::test_s4_error_of_a_failed_run_is_counted",
+    ],
+    "answers of a model": [
+        "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
+        "unit/service/scheduling/test_answers.py::test_memory_is_bounded",
     ],
     "outputs of a run": [
         "server/test_kept.py::test_s10_a_stream_that_is_too_large_fails",

@@ -64,6 +64,7 @@ SECTIONS: Final = (
                     "models",
                     "models-repository",
                     "pipelines",
+                    "caching",
                     "requests",
                     "remote",
                     "store",

@@ -85,6 +85,16 @@ _TRITON: Final[tuple[tuple[str, str, _Number], ...]] = (
         "Of that, between processes and delivering output files",
         _microseconds(lambda statistics: statistics.compute_output),
     ),
+    (
+        "nv_cache_num_hits_per_model",
+        "Inferences that were answered without a run of their own",
+        lambda model: model.statistics.cache_hit.count,
+    ),
+    (
+        "nv_cache_num_misses_per_model",
+        "Inferences whose answer could have been kept, and was not",
+        lambda model: model.statistics.cache_miss.count,
+    ),
 )
 _FAILURES: Final = "nv_inference_request_failure"
 TRITON_COUNTERS: Final = frozenset({*(name for name, _, _ in _TRITON), _FAILURES})

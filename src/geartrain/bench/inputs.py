@@ -18,7 +18,8 @@ def read_many(content: bytes, name: str) -> list[dict[str, Any]]:
     text = content.strip()
     if not text:
         raise InputsError(f"{name} is empty; write one JSON object on each line")
-    if text.startswith(b"["):
+    is_array = text.startswith(b"[")
+    if is_array:
         found = [("", text)]
     else:
         lines = enumerate(text.splitlines(), start=1)
@@ -31,7 +32,7 @@ def read_many(content: bytes, name: str) -> list[dict[str, Any]]:
             value = msgspec.json.decode(part)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InputsError(f"{name}{place} is not JSON: {error}") from None
-        for each in value if part is text else [value]:
+        for each in value if is_array else [value]:
             if not isinstance(each, dict):
                 raise InputsError(f'{name}{place}: an input is a JSON object such as {{"name": 1}}')
             inputs.append(each)

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.priorities import MAX_LEVELS, Level, Priorities
 from geartrain.domain.remote.reference import RemoteReference, is_remote, read_reference
 from geartrain.project.config import kind_of
 from geartrain.project.errors import ProjectError
-from geartrain.project.quantities import read_any_duration
+from geartrain.project.quantities import read_any_duration, read_size
 
 _NAME: Final = re.compile(r"(?:cuda:)?(\d{1,4})|((?:GPU|MIG)-[\w./-]+)", re.ASCII)
 
@@ -131,6 +132,42 @@ _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "retry_singly": (_flag, "true or false"),
     "refuse_larger": (_flag, "true or false"),
     "gather": (_flag, "true or false"),
+}
+
+
+def read_cache(value: object) -> CacheSettings:
+    """Return the settings of a cache of answers; raise ProjectError that names the key below `cache` and the fix.
+
+    `true` is one with the usual settings.
+    """
+    if value is True:
+        return CacheSettings()
+    if not isinstance(value, dict):
+        raise ProjectError("`cache` has to be `true`, or keys such as `ttl: 1h` indented below it")
+    for key in value:
+        if key not in _CACHE_READERS:
+            raise ProjectError(f"there is no key `cache.{key}`; there are {', '.join(_CACHE_READERS)}")
+    fields: dict[str, Any] = {}
+    for key, found in value.items():
+        read, fix = _CACHE_READERS[key]
+        try:
+            fields[key] = read(found)
+        except (TypeError, ValueError):
+            raise ProjectError(f"`cache.{key}` is {found!r}; write {fix}") from None
+    return CacheSettings(**fields)
+
+
+def _life(value: object) -> float:
+    seconds = read_any_duration(value)
+    if seconds <= 0:
+        raise ValueError
+    return seconds
+
+
+_CACHE_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
+    "ttl": (_life, "seconds, or a time such as 90s, 5m or 1h"),
+    "max_bytes": (lambda value: read_size(str(value)), "a size such as 256MiB"),
+    "share": (_flag, "true or false"),
 }
 
 

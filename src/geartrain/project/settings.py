@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.pipeline import Pipeline
@@ -21,6 +22,7 @@ from geartrain.project.setting_values import (
     Weights,
     make_priorities,
     read_batching,
+    read_cache,
     read_devices,
     read_levels,
     read_weights,
@@ -51,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
     before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
+
+    `cache`: its answers are kept for equal requests; None: they are not.
 
     `calls` are the other models that its code may call, besides those that its class declares; None for all.
 
@@ -83,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     openai: OpenAISettings = USUAL_OPENAI
     weights: tuple[Weights, ...] = ()
     calls: tuple[str, ...] | None = None
+    cache: CacheSettings | None = None
     pipeline: Pipeline | None = None
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
@@ -311,6 +316,7 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "retry": _Key("write `always`, or `never`", _retry),
     "priority_levels": _Key("write a number of levels, or a list with keys such as `timeout: 2s` for each"),
     "default_priority": _Key("write the number of a level, 1 for the highest"),
+    "cache": _Key("write `true`, or keys such as `ttl: 1h` indented below it", read_cache),
     "batching": _Key("write `off`, or keys such as `max_size: 64` indented below it", read_batching),
     "devices": _Key("write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]", read_devices),
     "gpus_per_replica": _Key("write a whole number of at least 1", _positive),

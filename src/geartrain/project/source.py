@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.pipeline import Pipeline
@@ -47,8 +48,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     In `mode` "train" the runner trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `examples`, `openai`, `devices`,
-    `gpus_per_replica` and `cpus_per_replica` are those of its `geartrain.yaml`.
+    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `examples`, `openai`, `cache`,
+    `devices`, `gpus_per_replica` and `cpus_per_replica` are those of its `geartrain.yaml`.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
@@ -80,6 +81,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[bytes, ...] = ()
     openai: OpenAISettings = USUAL_OPENAI
     calls: tuple[str, ...] | None = None
+    cache: CacheSettings | None = None
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
@@ -184,6 +186,7 @@ def find_model(
         warmup=settings.warmup,
         examples=settings.examples,
         openai=settings.openai,
+        cache=settings.cache,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
@@ -241,6 +244,7 @@ def _file_source(
         warmup=settings.warmup,
         examples=settings.examples,
         openai=settings.openai,
+        cache=settings.cache,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
@@ -269,6 +273,7 @@ def _pipeline_source(root: pathlib.Path, settings: Settings, mode: Mode) -> Mode
         warmup=settings.warmup,
         examples=settings.examples,
         openai=settings.openai,
+        cache=settings.cache,
         origin=settings.origin,
         stated=settings.stated,
         remarks=settings.remarks,

@@ -231,5 +231,6 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
         openai=source.openai,
+        cache=None if is_training else source.cache,
         calls=source.calls,
     )

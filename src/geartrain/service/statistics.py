@@ -59,6 +59,9 @@ class Counts:
     crashed: int = 0  # the run raised, or its worker died
     other: int = 0
     rows: int = 0  # of the batches, beyond one for each success
+    hits: int = 0  # answers of the cache, or of a run that another request had begun; they count as successes
+    hit_time: float = 0.0
+    misses: int = 0
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
     histograms: Histograms = dataclasses.field(default_factory=Histograms)
     own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
@@ -96,6 +99,15 @@ class Counts:
             self._slowest, self._slowest_time = record, took
         if len(self._waiting) >= _TOGETHER:
             self.settle()
+
+    def add_hit(self, seconds: float) -> None:
+        """Count a prediction that needs no run."""
+        self.hits += 1
+        self.hit_time += max(0.0, seconds)
+
+    def add_miss(self) -> None:
+        """Count a prediction that has begun a run, though its answer could have been kept."""
+        self.misses += 1
 
     def settle(self) -> None:
         """Count all predictions that wait for it."""
@@ -160,14 +172,16 @@ class Counts:
             name,
             version,
             last_inference=int(self.latest * 1000),
-            inference_count=count + self.rows,
+            inference_count=count + self.rows + self.hits,
             execution_count=self.runs,
-            success=_duration(count, self.success_time),
+            success=_duration(count + self.hits, self.success_time + self.hit_time),
             fail=_duration(sum(self.faults.values()), self.fail_time),
             queue=_duration(count, self.queue_time),
             compute_input=_duration(count, self.fetch_time),
             compute_infer=_duration(count, self.predict_time),
             compute_output=_duration(count, rest),
+            cache_hit=_duration(self.hits, self.hit_time),
+            cache_miss=_duration(self.misses, 0.0),
             batches=self._batches(),
         )
 

@@ -125,14 +125,20 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
             return self.id_lines
         if not (prediction_id.isascii() and prediction_id.isprintable()):
             prediction_id = header_text(prediction_id)
-        return b"%bx-prediction-id: %b\r\n" % (self.id_lines, prediction_id.encode())
+        lines = b"%bx-prediction-id: %b\r\n" % (self.id_lines, prediction_id.encode())
+        if self.prediction.cache:
+            lines += b"".join(b"%b: %b\r\n" % field for field in cache_fields(self.prediction))
+        return lines
 
     def fields(self) -> Fields:
         """Return the header fields of the answer."""
         context = self.context
         ids = ((b"x-request-id", context.request_id.encode()), (b"traceparent", context.traceparent.encode()))
         prediction_id = self.prediction.prediction_id or self.origin.prediction_id
-        return (*ids, (b"x-prediction-id", header_text(prediction_id).encode())) if prediction_id else ids
+        if not prediction_id:
+            return ids
+        cached = cache_fields(self.prediction) if self.prediction.cache else ()
+        return (*ids, (b"x-prediction-id", header_text(prediction_id).encode()), *cached)
 
     def end(self, status: int, trailers: Fields = ()) -> None:
         """Tell of the request: its answer is complete."""
@@ -197,6 +203,12 @@ def id_lines(context: RequestContext) -> bytes:
     return f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n".encode()
 
 
+def cache_fields(prediction: PredictionRecord) -> Fields:
+    """Return the header fields that tell where an answer is from. Source: RFC 9111, section 5.1, and custom."""
+    found = (b"x-cache", prediction.cache.encode())
+    return (found, (b"age", b"%d" % prediction.age)) if prediction.cache == "hit" else (found,)
+
+
 def record_of(responder: Responder) -> RequestRecord:
     """Return the record of a request, which the wires of this server get from `RequestRecords`."""
     return cast("RequestRecord", responder.record)
@@ -208,7 +220,12 @@ def _grpc_status(trailers: Fields) -> int:
 
 def ids_of(head: Head) -> SentIds:
     """Return the ids that the client has sent."""
-    values: dict[bytes, list[bytes]] = {b"x-request-id": [], b"traceparent": [], b"tracestate": []}
+    values: dict[bytes, list[bytes]] = {
+        b"x-request-id": [],
+        b"traceparent": [],
+        b"tracestate": [],
+        b"cache-control": [],
+    }
     for name, value in head.headers:
         if name in values:
             values[name].append(value)

@@ -15,6 +15,10 @@ def test_lines_and_arrays_are_read(text: bytes) -> None:
     assert read_many(text, "inputs.jsonl") == [{"a": 1}, {"a": 2}]
 
 
+def test_one_line_is_one_input() -> None:
+    assert read_many(b'{"a": 1}\n', "inputs.jsonl") == [{"a": 1}]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

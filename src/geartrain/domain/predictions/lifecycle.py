@@ -60,6 +60,7 @@ class ExecutionState(StrEnum):
     CLAIMING = "claiming"  # its id, or its input, is being written to the store
     PREPARING = "preparing"  # the files of its input are being fetched
     WAITING = "waiting"  # in the queue
+    SHARING = "sharing"  # the run of an equal request
     ASSIGNED = "assigned"  # a member of a call that has a slot and has not begun
     PREFETCHED = "prefetched"  # a member of a call that begins when the one before it on its slot is over
     RUNNING = "running"
@@ -88,10 +89,12 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
             ExecutionState.CLAIMING,
             ExecutionState.PREPARING,
             ExecutionState.WAITING,
+            ExecutionState.SHARING,
             ExecutionState.ASSIGNED,
             ExecutionState.OVER,
         }
     ),
+    ExecutionState.SHARING: frozenset({ExecutionState.OVER}),
     # Over: the store has refused it, or it was canceled meanwhile.
     ExecutionState.CLAIMING: frozenset(
         {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}

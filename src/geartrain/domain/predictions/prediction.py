@@ -5,6 +5,7 @@ No clock, loop or socket: times are given by the caller, in seconds since the ep
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -29,6 +30,8 @@ from geartrain.domain.predictions.request_context import NO_REQUEST, RequestCont
 from geartrain.domain.printed.text import Printed
 from geartrain.domain.tensors.tensor import Buffer
 
+CacheResult = Literal["", "hit", "miss", "shared"]
+"""Origin of an answer: a kept one, a run of its own, or one that another request had begun."""
 WebhookEvent = Literal["start", "output", "logs", "completed"]
 
 EVERY_EVENT: Final[frozenset[WebhookEvent]] = frozenset({"start", "output", "logs", "completed"})
@@ -73,6 +76,8 @@ class PredictionRecord(msgspec.Struct, gc=False, eq=False):
         run_ended: end of its run, if an output was still to be delivered then.
         completed: its terminal state.
         outcome: its terminal state, `STARTING` until then.
+        cache: whether its answer was kept from another one; empty where the model keeps none.
+        age: seconds for which the answer was kept.
     """
 
     prediction_id: str
@@ -88,6 +93,8 @@ class PredictionRecord(msgspec.Struct, gc=False, eq=False):
     run_ended: float = 0.0
     completed: float = 0.0
     outcome: Status = Status.STARTING
+    cache: CacheResult = ""
+    age: int = 0
 
 
 NO_PREDICTION: Final = PredictionRecord("", 0.0, 0.0)
@@ -275,6 +282,25 @@ class Prediction:
         self.status = TO_STATUS[draft.status](self.status)
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
         self.log.end(_COMPLETED[draft.status])
+
+    def answer(self) -> Prediction:
+        """Return a copy of a prediction that has ended, without its log and prints, in memory of its own."""
+        answer = Prediction(NO_PREDICTION, b"", 0.0)
+        answer.chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
+        if self.single_output is not None:
+            answer.single_output = answer.chunks[-1]  # which is the one output
+        answer._is_list = self._is_list
+        answer.metrics = copy.deepcopy(self.metrics)
+        answer.status = self.status
+        return answer
+
+    def end_like(self, other: Prediction, *, at: float) -> None:
+        """Reach the terminal state of another prediction, with its outputs."""
+        for chunk in other.chunks[len(self.chunks) :]:
+            self.add_output(chunk)
+        self.single_output, self._is_list = other.single_output, other._is_list
+        self.error, self.error_code = other.error, other.error_code
+        self._complete(other.status, at, other.predict_time or 0.0)
 
     def release(self) -> None:
         """Tell the readers that the server lets go of the prediction before it has ended."""

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from geartrain.domain.predictions.caching import CacheControl, read_cache_control
+
 MAX_REQUEST_ID: Final = 128  # characters
 _MAX_TRACESTATE: Final = 512  # characters; W3C asks for as many at least
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,%d}" % MAX_REQUEST_ID)
@@ -31,6 +33,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
         tracestate: empty if the client has sent none.
         protocol: the name of the one by which the client asks, such as `cog`. Each protocol names itself.
             `system` is every request that runs no model; `none` is no request at all.
+        cache: the wish of the client about kept answers.
         shows_logs: true if the answers of the protocol have a place for the prints of a run.
     """
 
@@ -39,6 +42,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     tracestate: str = ""
     protocol: str = "none"
     shows_logs: bool = True
+    cache: CacheControl = ""
 
     @property
     def trace_id(self) -> str:
@@ -58,23 +62,27 @@ NO_REQUEST: Final = RequestContext("", "")
 
 
 class SentIds(msgspec.Struct, frozen=True, gc=False):
-    """The ids that a client has sent and that are valid; the others are empty."""
+    """The ids that a client has sent and that are valid, and its wish about kept answers; the others are empty."""
 
     request_id: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    cache: CacheControl = ""
 
 
 NOTHING_SENT: Final = SentIds()
 
 
-def read_ids(request_ids: list[bytes], traceparents: list[bytes], tracestates: list[bytes]) -> SentIds:
+def read_ids(
+    request_ids: list[bytes], traceparents: list[bytes], tracestates: list[bytes], cache_controls: list[bytes]
+) -> SentIds:
     """Return the ids in the values of the header fields of a request.
 
     An id that is too long, has other characters or comes twice is left out, and so is a `tracestate` without a valid
     `traceparent`.
     """
-    if not request_ids and not traceparents:
+    cache = read_cache_control(b",".join(cache_controls)) if cache_controls else ""
+    if not request_ids and not traceparents and not cache:
         return NOTHING_SENT
     request_id = traceparent = tracestate = ""
     if len(request_ids) == 1 and _REQUEST_ID.fullmatch(request_ids[0]) is not None:
@@ -84,7 +92,7 @@ def read_ids(request_ids: list[bytes], traceparents: list[bytes], tracestates: l
     joined = b",".join(tracestates)  # a list may come in several fields
     if traceparent and _TRACESTATE.fullmatch(joined) is not None:
         tracestate = joined.decode().strip()
-    return SentIds(request_id, traceparent, tracestate)
+    return SentIds(request_id, traceparent, tracestate, cache)
 
 
 def _read_traceparent(value: bytes) -> str:
@@ -115,4 +123,5 @@ def new_context(sent: SentIds, protocol: str, *, shows_logs: bool = True) -> Req
         sent.tracestate,
         protocol,
         shows_logs,
+        sent.cache,
     )

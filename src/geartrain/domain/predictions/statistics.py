@@ -50,6 +50,8 @@ class ModelStatistics(msgspec.Struct):
     compute_input: Duration = msgspec.field(default_factory=Duration)
     compute_infer: Duration = msgspec.field(default_factory=Duration)
     compute_output: Duration = msgspec.field(default_factory=Duration)
+    cache_hit: Duration = msgspec.field(default_factory=Duration)
+    cache_miss: Duration = msgspec.field(default_factory=Duration)
     batches: tuple[BatchStatistics, ...] = ()  # of a model that takes batches, by their sizes
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.calls import INLINE, ItemInput, ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Retry
@@ -23,10 +24,12 @@ from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Admission, Interface, NewPrediction
+from geartrain.service.models.cached import create_cached
 from geartrain.service.models.durable import create_durable
 from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.answers import Answers
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import (
     CLOCKS,
@@ -91,6 +94,7 @@ class DeploymentSettings:
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
+    cache: CacheSettings | None = None  # of its answers; None: they are not kept
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
@@ -181,6 +185,9 @@ class Deployment:
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
+        self._answers = (
+            None if settings.cache is None else Answers(settings.cache, history=settings.history, clock=clocks.steady)
+        )
         self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
         self._openai: OpenAIModel | None = None
@@ -271,9 +278,13 @@ class Deployment:
         if self.executions.is_closed and not new.nested:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
-        execution = self.admit(new, admission.echo(new) if admission.secrets else new.input, Execution)
-        if new.keep:
-            execution.is_kept = True
+        echo = admission.echo(new) if admission.secrets else new.input
+        if self._answers is not None and values is None:
+            found = create_cached(self, self._answers, new, echo=echo)
+            if found is not None:
+                return found
+        execution = self.admit(new, echo, Execution)
+        execution.is_kept = new.keep
         try:
             if values is None:
                 self.scheduler.submit(execution)
@@ -338,6 +349,8 @@ class Deployment:
                 self._on_over(execution)
 
     def _on_over(self, execution: Execution) -> None:
+        if execution.shared is not None and execution.delivery is not None:
+            execution.shared.has_files = True
         self.predictions.remove(execution)
         executions = self.executions
         executions.live.discard(execution)

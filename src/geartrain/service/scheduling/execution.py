@@ -34,6 +34,7 @@ from geartrain.service.scheduling.files import Attachments, Delivery, Preparatio
 from geartrain.service.statistics import Fault
 
 if TYPE_CHECKING:
+    from geartrain.service.scheduling.answers import SharedRun
     from geartrain.service.scheduling.call import Call
     from geartrain.service.scheduling.nested import NestedRun
     from geartrain.service.scheduling.scheduler import Scheduler
@@ -46,6 +47,7 @@ _NO_RECEIVER: Final = frozenset({None, INLINE})
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
+_SHARING = _S.SHARING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
 _BEGUN = frozenset({_S.RUNNING, _S.CANCELING, _S.CLOSING})
 _to_assigned, _to_running, _to_over = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
@@ -110,6 +112,7 @@ class Execution:
         "prediction",
         "record",
         "results",
+        "shared",
         "state",
         "ticket",
         "trace",
@@ -126,6 +129,7 @@ class Execution:
         self.trace: PredictionTrace | None = None
         self.nested: NestedRun | None = None  # the call of a model that it was made for
         self.results: FolderPort | None = None  # its output files stay there, for the model that called it
+        self.shared: SharedRun | None = None  # its run is one for equal requests, or it shares that
         self._scheduler = scheduler
         self._call: Call | None = None
         self._room = scheduler.context.max_output_size  # bytes that its outputs may still have
@@ -186,6 +190,11 @@ class Execution:
         """Wait in the queue."""
         self._step(_WAITING)
 
+    def share(self, run: SharedRun) -> None:
+        """Get the answer of another run."""
+        self._step(_SHARING)
+        self.shared = run
+
     @property
     def place(self) -> int:
         """Its place in the queue, 1 for the next one; 0 if it does not wait there."""
@@ -221,7 +230,7 @@ class Execution:
             case _S.PREPARING:
                 if self._preparation is not None:
                     self._preparation.cancel()
-            case _S.WAITING | _S.ASSIGNED | _S.PREFETCHED:
+            case _S.WAITING | _S.SHARING | _S.ASSIGNED | _S.PREFETCHED:
                 self._withdraw(self.state)
                 self.end(CANCELED, at=self._scheduler.context.clock())
             case _S.RUNNING | _S.CANCELING | _S.CLOSING:
@@ -277,6 +286,8 @@ class Execution:
         """Leave the queue, or the call that has not begun, in which it is in `state`."""
         if state is _WAITING:
             self._scheduler.leave(self)
+        elif state is _SHARING and self.shared is not None:
+            self.shared.leave(self)
         elif self._call is not None and state in {_ASSIGNED, _PREFETCHED}:
             self._call.withdraw(self)
 
@@ -433,6 +444,15 @@ class Execution:
             self._discard(files)
         self._close(outcome, delivered)
 
+    def end_as(self, source: Prediction) -> None:
+        """End with the answer of another prediction, without a run."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._step(_OVER)
+        self._scheduler.on_over(self)
+        self.shared = None
+        self.prediction.end_like(source, at=self._scheduler.context.clock())
+
     def _close(self, outcome: Outcome | Refused, delivered: list[bytes]) -> None:
         self._step(_S.CLOSING)
 
@@ -459,7 +479,7 @@ class Execution:
         if self.delivery is not None:
             outcome = _outcome_of_delivery(self.delivery, outcome)
             self.delivery = None  # it refers to this execution: without the cycle, both are freed at once
-        self._preparation = None  # see the delivery
+        self._preparation = self.shared = None  # see the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
             output, predict_time, context = outcome.output, outcome.predict_time, scheduler.context

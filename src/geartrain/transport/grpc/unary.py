@@ -39,7 +39,7 @@ from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, Body, Exchange, Responder
 
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
-_DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
+_DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
 SERVICE: Final = "inference.GRPCInferenceService"
 _UNLOAD_PARAMETERS: Final = frozenset({"unload_dependents"})  # no model here depends on another
 ADMINISTRATION: Final = frozenset(

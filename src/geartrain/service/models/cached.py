@@ -1,0 +1,79 @@
+"""Predictions of a model that keeps answers: what has been answered before, or is being answered, needs no run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.scheduling.answers import Answers, SharedRun, replay
+from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.tracing import telling
+
+if TYPE_CHECKING:
+    from geartrain.service.models.deployment import Deployment
+
+
+def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, *, echo: bytes) -> Prediction | None:
+    """Admit a prediction that is given a kept answer, or else that of an equal one that runs, or of a run for all.
+
+    Returns None for one whose answer is not to be kept. Raises `GeartrainError`, and leaves nothing of the admission.
+    """
+    key = answers.key_of(new)
+    if key is None:
+        return None
+    is_fresh = new.request.cache == "no-cache"
+    kept = None if is_fresh else answers.find(key)
+    run = None if is_fresh or kept is not None else answers.join(key)
+    begun = _begin(deployment, new) if kept is None and run is None else None
+    member: Execution | None = None
+    try:
+        if begun is not None:
+            run = begun.shared = SharedRun(answers, key, begun)
+        # It needs no slot: what it waits for has one, or is there already.
+        member = deployment.admit(msgspec.structs.replace(new, queue=sys.maxsize), echo, Execution)
+        member.is_kept = new.keep
+        if new.webhook is not None:
+            with telling(deployment.scheduler.context.traces, new.request):
+                deployment.webhooks().follow(member.prediction, new.webhook)
+        _answer(member, kept, run)
+        if begun is not None:
+            deployment.scheduler.submit(begun)
+    except BaseException:
+        if begun is not None:
+            if begun.shared is not None:
+                begun.shared.undo()
+            deployment.undo(begun)
+        if member is not None:
+            deployment.undo(member)
+        raise
+    return member.prediction
+
+
+def _begin(deployment: Deployment, new: NewPrediction) -> Execution:
+    """Admit the run for all: it has neither the id of a client nor its time limit."""
+    schedule = msgspec.structs.replace(new.schedule, timeout=None)
+    alone = msgspec.structs.replace(new, id=None, keep=False, webhook=None, schedule=schedule)
+    begun = deployment.admit(alone, b"{}", Execution)
+    deployment.predictions.remove(begun)  # no client knows it
+    return begun
+
+
+def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: SharedRun | None) -> None:
+    record, counts = member.record, member.scheduler.context.counts
+    if kept is not None:
+        answer, age = kept
+        record.cache, record.age = "hit", int(age)
+        replay(member, answer)
+        counts.add_hit(record.completed - record.admitted)
+    elif run is not None and run.has_members:
+        record.cache = "shared"
+        counts.add_hit(0.0)
+        run.add(member)
+    elif run is not None:
+        record.cache = "miss"
+        counts.add_miss()
+        run.add(member)

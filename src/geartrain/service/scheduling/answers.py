@@ -1,0 +1,198 @@
+"""Answers that are kept for equal requests, and the runs that equal requests share while they go on."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from geartrain.domain.predictions.caching import CacheSettings
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
+
+if TYPE_CHECKING:
+    from geartrain.service.models.admission import NewPrediction
+    from geartrain.service.scheduling.execution import Execution
+
+MAX_JSON: Final = 262_144
+"""Bytes of an input in JSON that has a key: it is sorted on the loop."""
+MAX_TENSORS: Final = 16 * 1024**2
+"""Bytes of the tensors of an input that has a key: they are hashed on the loop."""
+
+_ENTRY: Final = 1_024  # bytes of memory of a kept answer beside its outputs
+_decode: Final = msgspec.json.Decoder().decode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class Answers:
+    """The cache of one deployment: with the next one of its model, all is forgotten.
+
+    Attributes:
+        settings: its limits.
+        runs: the runs that go on, by the key of their input.
+        size: bytes of memory of what is kept.
+    """
+
+    def __init__(self, settings: CacheSettings, *, history: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`history`: events of a prediction that late readers get; a stream of more is not kept."""
+        self.settings = settings
+        self.runs: dict[bytes, SharedRun] = {}
+        self.size = 0
+        self._history = max(history, DEFAULT_CAPACITY)
+        self._clock = clock
+        self._kept: OrderedDict[bytes, tuple[float, int, Prediction]] = OrderedDict()
+
+    def key_of(self, new: NewPrediction) -> bytes | None:
+        """Return the key of a request, which equal ones have; None for one whose answer is not to be kept."""
+        tensors = new.tensors or ()
+        if (
+            new.request.cache == "no-store"
+            or new.nested
+            or new.attachments is not None
+            or new.output_prefix is not None
+        ):
+            return None
+        if len(new.input) > MAX_JSON or sum([len(tensor.data) for tensor in tensors]) > MAX_TENSORS:
+            return None
+        principal = "" if self.settings.share or new.principal is ANYONE else new.principal.name
+        beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal)
+        digest = hashlib.blake2b(_encode_sorted((_decode(new.input), beside)), digest_size=32)
+        for tensor in tensors:
+            digest.update(_encode_sorted((tensor.name, tensor.datatype, tensor.shape, len(tensor.data))))
+            digest.update(tensor.data)
+        return digest.digest()
+
+    def find(self, key: bytes) -> tuple[Prediction, float] | None:
+        """Return a kept answer and its age in seconds; None if there is none."""
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        age = self._clock() - found[0]
+        if age >= self.settings.ttl:
+            self._drop(key)
+            return None
+        self._kept.move_to_end(key)
+        return found[2], age
+
+    def join(self, key: bytes) -> SharedRun | None:
+        """Return the run of an equal request that goes on; None if there is none, or too much of it is over."""
+        run = self.runs.get(key)
+        return run if run is not None and len(run.prediction.chunks) <= self._history else None
+
+    def keep(self, key: bytes, prediction: Prediction) -> None:
+        """Keep the answer of a prediction that has succeeded, in place of those that were asked for longest ago."""
+        answer = prediction.answer()
+        size = answer.kept_size + _ENTRY
+        if size > self.settings.max_bytes or len(answer.chunks) > self._history:
+            return
+        self._drop(key)
+        self._kept[key] = (self._clock(), size, answer)
+        self.size += size
+        while self.size > self.settings.max_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: bytes) -> None:
+        entry = self._kept.pop(key, None)
+        if entry is not None:
+            self.size -= entry[1]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class SharedRun:
+    """One run for all requests with one key that come while it goes on.
+
+    Each of them has a prediction of its own, which is told what the run gives. The last of them to be canceled ends it.
+    """
+
+    def __init__(self, answers: Answers, key: bytes, execution: Execution) -> None:
+        self.prediction = execution.prediction
+        self.has_files = False  # its outputs are at URLs, which may be gone later
+        self._answers = answers
+        self._key = key
+        self._execution: Execution | None = execution
+        self._members: dict[Execution, None] = {}
+        answers.runs[key] = self
+        log = execution.prediction.log
+        log.listen(self._on_event)
+        log.listen_for_end(self._on_end)
+
+    @property
+    def has_members(self) -> bool:
+        """True if a prediction shares it already."""
+        return bool(self._members)
+
+    def add(self, member: Execution) -> None:
+        """Have a prediction get what the run has given, and will give."""
+        self._members[member] = None
+        member.share(self)
+        source = self.prediction
+        if source.status is Status.STARTING:
+            return
+        member.prediction.start(member.scheduler.context.clock())
+        for chunk in source.chunks:
+            member.prediction.add_output(chunk)
+        _repeat_metrics(member.prediction, source.metrics)
+        if source.logs:
+            member.prediction.add_log("stdout", source.logs)
+
+    def leave(self, member: Execution) -> None:
+        """Forget a prediction that is about to end. Without any, the run is canceled."""
+        self._members.pop(member, None)
+        execution = self._execution
+        if not self._members and execution is not None:
+            self._forget()
+            execution.cancel()
+
+    def undo(self) -> None:
+        """Take back a run that could not be begun."""
+        self._forget()
+        self.prediction.log.unlisten(self._on_event)
+        self.prediction.log.unlisten_for_end(self._on_end)
+        self._execution = None
+
+    def _forget(self) -> None:
+        if self._answers.runs.get(self._key) is self:
+            del self._answers.runs[self._key]
+
+    def _on_event(self, event: Event) -> None:
+        for member in tuple(self._members):
+            prediction = member.prediction
+            if type(event) is Output:
+                prediction.add(event)
+            elif type(event) is Log:
+                prediction.print(event)
+            elif type(event) is Metric:
+                prediction.apply(event)
+            elif type(event) is Start:
+                prediction.start(member.scheduler.context.clock())
+
+    def _on_end(self) -> None:
+        self._forget()
+        self._execution = None
+        members, self._members = tuple(self._members), {}
+        if self.prediction.status is Status.SUCCEEDED and not self.has_files:
+            self._answers.keep(self._key, self.prediction)
+        for member in members:
+            member.end_as(self.prediction)
+
+
+def replay(execution: Execution, answer: Prediction) -> None:
+    """Give a prediction, which has been admitted, a kept answer."""
+    prediction = execution.prediction
+    prediction.start(execution.scheduler.context.clock())
+    _repeat_metrics(prediction, answer.metrics)
+    execution.end_as(answer)
+
+
+def _repeat_metrics(prediction: Prediction, metrics: dict[str, Any]) -> None:
+    for name, value in metrics.items():
+        prediction.add_metric(name, copy.deepcopy(value), "replace")

@@ -1,0 +1,263 @@
+"""Answers that are kept: hits, shared runs, streams, keys, clients' wishes, and what is never kept."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from tests.support.servers import PATIENCE, ServerProcess, write_model
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COUNTED = """
+    import os, time
+    from geartrain import BaseRunner, current_scope
+
+    class Runner(BaseRunner):
+        runs = 0
+
+        def run(self, text: str, gate: str = "", size: int = 0) -> str:
+            self.runs += 1
+            current_scope().record_metric("tokens.completion", 7)
+            print("running")
+            while gate and not os.path.exists(gate):
+                time.sleep(0.002)
+            if text == "fail":
+                raise ValueError(f"run {self.runs}")
+            return f"{text} {self.runs} " + size * "x"
+"""
+STREAM = """
+    import os, time
+    from geartrain import BaseRunner, ConcatenateIterator, streaming
+
+    class Runner(BaseRunner):
+        runs = 0
+
+        @streaming
+        def run(self, text: str, gate: str = "") -> ConcatenateIterator[str]:
+            self.runs += 1
+            for number, word in enumerate(text.split()):
+                while number and gate and not os.path.exists(gate):
+                    time.sleep(0.002)
+                yield f"{word}{self.runs} "
+"""
+FILES = """
+    from geartrain import Path
+
+    count = 0
+
+    def run(file: Path) -> int:
+        global count
+        count += 1
+        return count
+"""
+
+
+class Live:
+    """A server of models that keep answers."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.process = process
+        url = process.wait_for("listening")["url"]
+        self.http = httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=httpx.Limits(max_connections=None))
+        self.channel = grpc.aio.insecure_channel(process.wait_for("listening-grpc")["url"])
+        self.grpc: Any = GRPCInferenceServiceStub(self.channel)
+
+    async def start(self) -> Live:
+        async with asyncio.timeout(3 * PATIENCE):
+            while (await self.http.get("/v2/health/ready")).status_code != HTTPStatus.OK:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+        return self
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.channel.close()
+        self.process.end()
+
+    async def post(self, model: str, inputs: dict[str, Any], **headers: str) -> httpx.Response:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(f"/models/{model}/predictions", json={"input": inputs}, headers=names)
+
+    async def running(self, model: str) -> None:
+        line = f'geartrain_slots_in_use{{model="{model}",version="1"}} 1.0'
+        async with asyncio.timeout(PATIENCE):
+            while line not in (await self.http.get("/metrics")).text:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+    root = tmp_path_factory.mktemp("cached")
+    for name, text, cache in (
+        ("counted", COUNTED, "true"),
+        ("small", COUNTED, "{ttl: 1h, max_bytes: 40kB}"),
+        ("stream", STREAM, "{ttl: 10m}"),
+        ("files", FILES, "true"),
+        ("plain", COUNTED, ""),
+    ):
+        write_model(root / name, text)
+        if cache:
+            (root / name / "geartrain.yaml").write_text(f"cache: {cache}\n")
+    live = await Live(ServerProcess(str(root), "--grpc-port", "0", "--queue", "0")).start()
+    yield live
+    await live.close()
+
+
+async def test_equal_requests_have_one_run(live: Live) -> None:
+    first = await live.post("counted", {"text": "a", "size": 3})
+    again = await live.post("counted", {"size": 3, "text": "a"})
+    assert first.json()["output"] == again.json()["output"]
+    assert (first.headers["x-cache"], again.headers["x-cache"]) == ("miss", "hit")
+    assert int(again.headers["age"]) >= 0
+    assert "age" not in first.headers
+    assert again.json()["metrics"]["tokens"] == {"completion": 7}
+    assert again.json()["id"] != first.json()["id"]
+    assert again.json()["status"] == "succeeded"
+    other = await live.post("counted", {"text": "b"})
+    assert other.headers["x-cache"] == "miss"
+    assert "x-cache" not in (await live.post("plain", {"text": "a"})).headers
+
+
+async def test_what_a_client_wishes(live: Live) -> None:
+    first = (await live.post("counted", {"text": "wish"})).json()["output"]
+    fresh = await live.post("counted", {"text": "wish"}, cache_control="max-age=0, No-Cache")
+    assert (fresh.headers["x-cache"], fresh.json()["output"] != first) == ("miss", True)
+    stored = await live.post("counted", {"text": "wish"})
+    assert (stored.headers["x-cache"], stored.json()["output"]) == ("hit", fresh.json()["output"])
+    alone = await live.post("counted", {"text": "wish"}, cache_control="no-store")
+    assert "x-cache" not in alone.headers
+    assert (await live.post("counted", {"text": "wish"})).json()["output"] == fresh.json()["output"]
+
+
+async def test_failures_are_not_kept(live: Live) -> None:
+    first, again = [(await live.post("counted", {"text": "fail"})).json()["error"] for _ in range(2)]
+    assert first != again
+
+
+async def test_a_thousand_at_once_are_one_run(live: Live, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    before = (await live.post("counted", {"text": "before"})).json()["output"]
+    asked = [asyncio.ensure_future(live.post("counted", {"text": "many", "gate": str(gate)})) for _ in range(1000)]
+    await live.running("counted")
+    # A model with one slot and no queue: whatever has no equal run is refused.
+    assert (await live.post("counted", {"text": "other"})).status_code == HTTPStatus.CONFLICT
+    gate.touch()
+    answers = await asyncio.gather(*asked)
+    assert {answer.status_code for answer in answers} == {HTTPStatus.OK}
+    assert len({answer.json()["output"] for answer in answers}) == 1
+    assert len({answer.json()["id"] for answer in answers}) == 1000
+    assert [answer.headers["x-cache"] for answer in answers].count("miss") == 1
+    after = (await live.post("counted", {"text": "after"})).json()["output"]
+    assert int(after.split()[1]) == int(before.split()[1]) + 2
+
+
+async def test_a_run_goes_on_until_the_last_of_its_clients_has_left(live: Live, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    inputs = {"text": "left", "gate": str(gate)}
+    first = asyncio.ensure_future(live.post("counted", inputs))
+    await live.running("counted")
+    second = asyncio.ensure_future(live.post("counted", inputs))
+    accepted = await live.post("counted", inputs, prefer="respond-async")
+    assert accepted.headers["x-cache"] == "shared"
+    first.cancel()
+    await live.http.post(f"/models/counted/predictions/{accepted.json()['id']}/cancel")
+    found = (await live.http.get(f"/models/counted/predictions/{accepted.json()['id']}")).json()
+    assert found["status"] == "canceled"
+    gate.touch()
+    assert (await second).json()["status"] == "succeeded"
+    # All leave: the slot is free again.
+    closed = {"text": "closed", "gate": str(tmp_path / "never")}
+    leaving = [asyncio.ensure_future(live.post("counted", closed)) for _ in range(3)]
+    await live.running("counted")
+    for each in leaving:
+        each.cancel()
+    async with asyncio.timeout(PATIENCE):
+        while (await live.post("counted", {"text": "free"})).status_code != HTTPStatus.OK:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_time_of_one_is_not_that_of_the_others(live: Live, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    inputs = {"text": "time", "gate": str(gate)}
+    whole = asyncio.ensure_future(live.post("counted", inputs))
+    await live.running("counted")
+    tensors = [{"name": n, "datatype": "BYTES", "shape": [1], "data": [v]} for n, v in inputs.items()]
+    body = {"inputs": tensors, "parameters": {"timeout": 200_000}}
+    late = await live.http.post("/v2/models/counted/infer", json=body)
+    assert late.status_code == HTTPStatus.GATEWAY_TIMEOUT, late.text
+    gate.touch()
+    assert (await whole).json()["status"] == "succeeded"
+
+
+async def test_streams_are_given_again(live: Live, tmp_path: Path) -> None:
+    async def stream(inputs: dict[str, Any]) -> tuple[str, list[str]]:
+        headers = {"accept": "text/event-stream"}
+        async with live.http.stream(
+            "POST", "/models/stream/predictions", json={"input": inputs}, headers=headers
+        ) as answer:
+            return answer.headers["x-cache"], [line async for line in answer.aiter_lines() if "data:" in line]
+
+    def words(lines: list[str]) -> list[str]:
+        return re.findall(r'"([a-z]\d+ )"', " ".join(lines))
+
+    first, again = await stream({"text": "a b c"}), await stream({"text": "a b c"})
+    assert (first[0], again[0]) == ("miss", "hit")
+    assert words(first[1]) == words(again[1]) == ["a1 ", "b1 ", "c1 "] * 2  # one by one, and in the end
+    gate = tmp_path / "open"
+    inputs = {"text": "d e f", "gate": str(gate)}
+    one = asyncio.ensure_future(stream(inputs))
+    await live.running("stream")
+    two = asyncio.ensure_future(stream(inputs))
+    gate.touch()
+    (_, lines), (cache, others) = await one, await two
+    assert cache in {"shared", "hit"}
+    assert words(lines) == words(others) == ["d2 ", "e2 ", "f2 "] * 2
+
+
+async def test_other_protocols(live: Live) -> None:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hi"]}
+    answers = [await live.http.post("/v2/models/counted/infer", json={"inputs": [tensor]}) for _ in range(2)]
+    assert answers[0].json()["outputs"] == answers[1].json()["outputs"]
+    assert [answer.headers["x-cache"] for answer in answers] == ["miss", "hit"]
+    request = pb.ModelInferRequest(model_name="counted")
+    request.inputs.add(
+        name="text", datatype="BYTES", shape=[1], contents=pb.InferTensorContents(bytes_contents=[b"rpc"])
+    )
+    outputs = [(await live.grpc.ModelInfer(request)).raw_output_contents[0] for _ in range(2)]
+    assert outputs[0] == outputs[1]
+    stats = (await live.http.get("/v2/models/counted/stats")).json()["model_stats"][0]["inference_stats"]
+    assert stats["cache_hit"]["count"] >= 2
+    assert stats["cache_miss"]["count"] >= 2
+    by_grpc = await live.grpc.ModelStatistics(pb.ModelStatisticsRequest(name="counted"))
+    assert by_grpc.model_stats[0].inference_stats.cache_hit.count == stats["cache_hit"]["count"]
+    metrics = (await live.http.get("/metrics")).text
+    assert f'nv_cache_num_hits_per_model{{model="counted",version="1"}} {stats["cache_hit"]["count"]}' in metrics
+
+
+async def test_answers_asked_for_longest_ago_make_room(live: Live) -> None:
+    for text in ("one", "two", "one", "three", "one"):
+        await live.post("small", {"text": text, "size": 15_000})
+    assert (await live.post("small", {"text": "one", "size": 15_000})).headers["x-cache"] == "hit"
+    assert (await live.post("small", {"text": "two", "size": 15_000})).headers["x-cache"] == "miss"
+    for _ in range(2):
+        assert (await live.post("small", {"text": "large", "size": 50_000})).headers["x-cache"] == "miss"
+
+
+async def test_inputs_with_files_and_reloads(live: Live) -> None:
+    file = {"file": "data:text/plain,hello"}
+    assert [(await live.post("files", file)).json()["output"] for _ in range(2)] == [1, 2]
+    await live.post("small", {"text": "reload"})
+    assert (await live.http.post("/v2/repository/models/small/unload", json={})).status_code == HTTPStatus.OK
+    assert (await live.http.post("/v2/repository/models/small/load", json={})).status_code == HTTPStatus.OK
+    assert (await live.post("small", {"text": "reload"})).headers["x-cache"] == "miss"

@@ -1,0 +1,148 @@
+"""The cache of answers: keys, ages, bounds, and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from geartrain.domain.predictions.caching import CacheSettings, read_cache_control
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
+from geartrain.domain.predictions.request_context import RequestContext
+from geartrain.domain.principal import Principal
+from geartrain.domain.tensors.tensor import Tensor
+from geartrain.project.errors import ProjectError
+from geartrain.project.setting_values import read_cache
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.scheduling.answers import MAX_JSON, MAX_TENSORS, Answers
+
+
+def prediction(size: int = 10) -> Prediction:
+    found = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
+    found.start(1.0)
+    found.add_metric("tokens.completion", 3, "replace")
+    found.succeed(memoryview(b"x" * size), at=2.0, predict_time=1.0)
+    return found
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def answers(clock: Clock | None = None, **settings: Any) -> Answers:
+    return Answers(CacheSettings(**settings), history=1024, clock=clock or Clock())
+
+
+def test_keys_are_those_of_equal_inputs() -> None:
+    cache = answers()
+    tensor = Tensor("x", "FP32", (2,), b"12345678")
+    requests = [
+        NewPrediction(input=b'{"a": 1, "b": {"c": 2, "d": 3}}'),
+        NewPrediction(input=b'{"a": 2, "b": {"c": 2, "d": 3}}'),
+        NewPrediction(input=b"{}", tensors=(tensor,)),
+        NewPrediction(input=b"{}", tensors=(msgspec.structs.replace(tensor, shape=(1, 2)),)),
+        NewPrediction(input=b"{}", tensors=(msgspec.structs.replace(tensor, data=b"12345679"),)),
+        NewPrediction(input=b"{}", tensors=()),
+        NewPrediction(input=b"{}"),
+        NewPrediction(input=b"{}", context={"a": "b"}),
+        NewPrediction(input=b"{}", parameters={"a": 1}),
+        NewPrediction(input=b"{}", inline=True),
+        NewPrediction(input=b"{}", principal=Principal("ada")),
+        NewPrediction(input=b"{}", principal=Principal("bob")),
+    ]
+    keys = [cache.key_of(each) for each in requests]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert cache.key_of(NewPrediction(input=b'{"b":{"d":3,"c":2},"a":1}')) == keys[0]
+    shared = answers(share=True)
+    assert shared.key_of(requests[-1]) == shared.key_of(requests[-2]) == shared.key_of(NewPrediction(input=b"{}"))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        NewPrediction(request=RequestContext("", "", cache="no-store")),
+        NewPrediction(nested=True),
+        NewPrediction(output_prefix="http://127.0.0.1/up/"),
+        NewPrediction(input=b'"%b"' % (b"x" * MAX_JSON)),
+        NewPrediction(tensors=(Tensor("x", "UINT8", (MAX_TENSORS + 1,), bytes(MAX_TENSORS + 1)),)),
+    ],
+)
+def test_some_have_no_key(new: NewPrediction) -> None:
+    assert answers().key_of(new) is None
+
+
+def test_answers_grow_old() -> None:
+    clock = Clock()
+    cache = answers(clock, ttl=60.0)
+    cache.keep(b"k", prediction())
+    clock.now += 59.0
+    found = cache.find(b"k")
+    assert found is not None
+    assert found[1] == 59.0
+    assert found[0].single_output == b"x" * 10
+    assert type(found[0].single_output) is bytes
+    assert found[0].metrics == {"tokens": {"completion": 3}}
+    clock.now += 1.0
+    assert cache.find(b"k") is None
+    assert (len(cache), cache.size) == (0, 0)
+
+
+def test_memory_is_bounded() -> None:
+    cache = answers(max_bytes=100_000)
+    for number in range(1000):
+        cache.keep(b"%d" % number, prediction(10_000))
+        assert cache.size <= 100_000
+    assert 5 <= len(cache) <= 10
+    cache.keep(b"large", prediction(200_000))
+    assert cache.find(b"large") is None
+    assert cache.find(b"999") is not None
+    before = cache.size
+    cache.keep(b"999", prediction(10_000))
+    assert cache.size == before
+
+
+def test_streams_that_are_longer_than_late_readers_get_are_not_kept() -> None:
+    cache = answers()
+    found = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
+    found.start(1.0)
+    for _ in range(1025):
+        found.add_output(b"1")
+    found.succeed(None, at=2.0)
+    cache.keep(b"k", found)
+    assert cache.find(b"k") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "wish"),
+    [
+        (b"no-cache", "no-cache"),
+        (b"max-age=0, NO-STORE", "no-store"),
+        (b"no-cache=x, no-store", "no-store"),
+        (b"max-age=3", ""),
+        (b"", ""),
+        (b"\xff,,", ""),
+    ],
+)
+def test_cache_control(value: bytes, wish: str) -> None:
+    assert read_cache_control(value) == wish
+
+
+def test_settings() -> None:
+    assert read_cache(True) == CacheSettings()
+    assert read_cache({"ttl": "10m", "max_bytes": "1MiB", "share": True}) == CacheSettings(600.0, 1024**2, share=True)
+    for value, message in (
+        (False, "`cache` has to be `true`"),
+        ("yes", "`cache` has to be `true`"),
+        ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share"),
+        ({"ttl": 0}, "`cache.ttl` is 0; write seconds"),
+        ({"ttl": "soon"}, "`cache.ttl` is 'soon'; write seconds"),
+        ({"max_bytes": "much"}, "`cache.max_bytes` is 'much'; write a size"),
+        ({"share": 1}, "`cache.share` is 1; write true or false"),
+    ):
+        with pytest.raises(ProjectError, match=message.replace("(", r"\(")):
+            read_cache(value)
