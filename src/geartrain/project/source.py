@@ -247,9 +247,15 @@ def _file_source(
         origin=settings.origin,
         declared=settings.declared,
         stated=settings.stated,
-        remarks=settings.remarks,
+        remarks=(*settings.remarks, *_remarks_of_class(path)) if is_class else settings.remarks,
         weights=settings.weights,
     )
+
+
+def _remarks_of_class(path: pathlib.Path) -> tuple[str, ...]:
+    from geartrain.project.foreign.triton_python import remarks_of  # late: few models need it
+
+    return remarks_of(path)
 
 
 def _pipeline_source(root: pathlib.Path, settings: Settings, mode: Mode) -> ModelSource:
