@@ -262,6 +262,7 @@ def test_metrics_have_the_names_and_labels_of_the_model(triton: Served) -> None:
 def test_a_model_asks_other_models(triton: Served) -> None:
     given = {"INPUT0": A.tolist(), "INPUT1": B.tolist()}
     assert triton.generate("caller", MODEL="add_sub", **given)["OUTPUT0"] == (A + B).tolist()
+    assert triton.generate("chained", A=A.tolist())["REST"] == (A * 99).tolist()  # an ensemble
     assert triton.generate("caller_async", **given)["OUTPUT0"] == ((A - B) * 99).tolist()
     assert "unknown model: 'none'" in triton.generate("caller", MODEL="none", **given)["error"]
     assert "unexpected" in triton.generate("caller", MODEL="counting", **given)["error"]
