@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from geartrain.authoring.requests import Request, Response, Tensors
+    from geartrain.bench.tuning import tune
     from geartrain.client.async_client import AsyncClient
     from geartrain.client.client import Client
     from geartrain.dataset.mapping import map, map_async  # noqa: A004 - its name
@@ -87,6 +88,7 @@ __all__ = [
     "model",
     "models",
     "streaming",
+    "tune",
 ]
 
 
@@ -111,6 +113,7 @@ _LATE = {
     "Tensors": "geartrain.authoring.requests",
     "map": "geartrain.dataset.mapping",
     "map_async": "geartrain.dataset.mapping",
+    "tune": "geartrain.bench.tuning",
 }
 
 

@@ -72,7 +72,7 @@ SECTIONS: Final = (
             ),
             Group(
                 "Operate it",
-                ("deploy", "operations", "security", "scale", "ray", "logs", "metrics", "tracing", "bench"),
+                ("deploy", "operations", "security", "scale", "ray", "logs", "metrics", "tracing", "bench", "tune"),
             ),
             Group("Extend it", ("backends",)),
         ),

@@ -9,8 +9,9 @@ import pathlib
 import platform
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,21 +19,20 @@ import uvloop
 
 from geartrain.authoring import __version__
 from geartrain.bench.advice import advise
-from geartrain.bench.connection import Target, target_of
 from geartrain.bench.inputs import default_input, read_many
 from geartrain.bench.page import to_html
+from geartrain.bench.prepared import Prepared, Way, prepare
 from geartrain.bench.results import Report, to_csv, to_json
 from geartrain.bench.server_figures import ask
-from geartrain.bench.streams import STREAM_PROTOCOLS, make_stream_work
 from geartrain.bench.sweep import Plan, Sweep
-from geartrain.bench.work import InputsError, ModelPath, ProtocolName, Work, make_work
+from geartrain.bench.work import InputsError, ProtocolName
 from geartrain.cli import values
 from geartrain.cli.bench_view import BenchView, print_report
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, fail, silence_stdout
 from geartrain.cli.remote import offer
 from geartrain.cli.values import Request
 from geartrain.client import Client, ClientError, NotFoundError
-from geartrain.client.schema import signature_of
+from geartrain.domain.signature.types import Signature
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a measurement; the figures so far are shown."""
@@ -84,18 +84,10 @@ class Outputs(NamedTuple):
                 path.write_bytes(form(report))
 
 
-class Prepared(NamedTuple):
-    """Everything that a server needs to be put under load."""
-
-    target: Target
-    model: str
-    work: Work
-
-
 def measure(url: str, asked: Asked, plan: Plan, *, outputs: Outputs) -> int:
     """Measure, show and write what was found, and return the exit code; what is wrong has been said on stderr."""
     try:
-        prepared = _prepare(url, asked)
+        prepared = prepare_asked(url, asked)
     except (ClientError, InputsError, values.InputError, OSError, ValueError) as error:
         complain(str(error))
         return FAILURE
@@ -146,38 +138,29 @@ def _show(report: Report, outputs: Outputs) -> int:
     return 0
 
 
-def _prepare(url: str, asked: Asked) -> Prepared:
-    """Ask the server what its model takes, and make the requests."""
-    target = target_of(url, key=asked.key, verify=asked.verify)
-    with Client(url, key=asked.key, verify=asked.verify) as client:
-        try:
-            document = client.model(asked.model).openapi()
-            name = asked.model or _only(client)
-        except NotFoundError as error:
+def prepare_asked(url: str, asked: Asked) -> Prepared:
+    """Ask the server what its model takes, and make the requests.
+
+    Raises `ClientError`, `InputsError`, `InputError`, `OSError` and `ValueError`.
+    """
+    way = Way(asked.model, asked.protocol, asked.key, asked.verify)
+    try:
+        return prepare(url, partial(_inputs, asked), way)
+    except NotFoundError as error:
+        with Client(url, key=asked.key, verify=asked.verify) as client:
             raise ClientError(f"{error}{offer(client, asked.model)}") from error
-    signature = signature_of(document)
-    if signature is None:
-        raise ClientError(f"the model {name} has not been loaded yet")
+
+
+def _inputs(asked: Asked, document: Mapping[str, Any], signature: Signature) -> list[dict[str, Any]]:
+    """Return the inputs that are sent. Raises `InputsError`, `InputError` and `OSError`."""
     request = asked.request
-    inputs: list[dict[str, Any]]
     if asked.many is not None:
-        inputs = read_many(asked.many.read_bytes(), str(asked.many))
-    elif request.document is not None:
-        inputs = [request.document]
-    elif request.texts:
-        inputs = [values.build_input(signature, request.texts)]
-    else:
-        inputs = [default_input(document)]
-    make = make_stream_work if asked.protocol in STREAM_PROTOCOLS else make_work
-    work = make(target, ModelPath(name, asked.model is None), inputs, protocol=asked.protocol, signature=signature)
-    return Prepared(target, name, work)
-
-
-def _only(client: Client) -> str:
-    names = client.models()
-    if len(names) != 1:
-        raise ClientError(f"the server has several models; name one with --model: {', '.join(names)}")
-    return names[0]
+        return read_many(asked.many.read_bytes(), str(asked.many))
+    if request.document is not None:
+        return [request.document]
+    if request.texts:
+        return [values.build_input(signature, request.texts)]
+    return [default_input(document)]
 
 
 class _RefusedError(Exception):

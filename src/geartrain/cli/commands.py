@@ -21,6 +21,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {  # module and name of each c
     "mcp": ("mcp", "app"),
     "batch": ("batch", "app"),
     "bench": ("bench", "app"),
+    "tune": ("tune", "app"),
     "train": ("run", "train_app"),
     "schema": ("schema", "app"),
     "stubs": ("stubs", "app"),

@@ -1,0 +1,94 @@
+"""`geartrain tune`: it finds larger batches and more replicas of a real model, and writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import geartrain
+from geartrain.bench.trials import Tried
+from geartrain.cli.commands import app
+from tests.support.servers import write_model
+
+BATCHED = """
+    import time
+    from geartrain import BaseRunner, Input, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=2)
+        def run(self, x: list[float]) -> list[float]:
+            time.sleep(0.01)
+            return [2 * each for each in x]
+"""
+SINGLE = """
+    import time
+    from geartrain import BaseRunner, Input
+
+    class Runner(BaseRunner):
+        def run(self, seconds: float = Input(default=0.005)) -> float:
+            time.sleep(seconds)
+            return seconds
+"""
+SETTINGS = "# of my model\nreplicas: 1  # one\n"
+
+
+def tune(*words: str) -> Result:
+    return CliRunner().invoke(app, ["tune", *words], prog_name="geartrain")
+
+
+def test_settings_that_pay_are_written_with_their_figures(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "twice", BATCHED)
+    (model / "geartrain.yaml").write_text(SETTINGS)
+    results = tmp_path / "results.json"
+    done = tune(str(model), "-i", "x=1", "--for", "15s", "--p99", "1s", "--results", str(results))
+    assert done.exit_code == 0, done.output
+    found = json.loads(results.read_text())
+    assert found["start"]["batching.max_size"] == 2
+    assert found["best"]["batching.max_size"] > 2
+    assert found["after"]["rate"] > 1.5 * found["before"]["rate"]
+    assert [len(curve) for curve in found["curves"].values()] == [5, 5]
+    written = (model / "geartrain.yaml").read_text()
+    assert written.startswith("# of my model\nreplicas: ")
+    assert f"max_size: {found['best']['batching.max_size']}" in written
+    assert "# geartrain tune: 2" in written
+    assert "# geartrain tune: before, " in written
+    assert "a second" in done.stdout
+    assert "max_size" in done.stdout
+    assert {path.name for path in model.iterdir()} <= {"geartrain.yaml", "run.py", "__pycache__"}
+
+
+def test_library_changes_nothing(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "single", SINGLE)
+    tried: list[Tried] = []
+    found = geartrain.tune(model, [{"seconds": 0.01}], seconds=4, on_tried=tried.append)
+    assert tried[0].settings == found.start
+    assert found.start["slots"] == 1
+    assert not (model / "geartrain.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "message"),
+    [
+        (BATCHED, (), "the model has no default for x; give -i x=…"),
+        (BATCHED, ("-i", "x=one"), "x"),
+        ("raise ValueError('not here')\n", ("-i", "x=1"), "not here"),
+    ],
+)
+def test_model_that_cannot_be_asked(source: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = tune(str(write_model(tmp_path / "model", source)), *words, "--for", "2s")
+    assert done.exit_code == 1, done.output
+    assert message in done.stderr
+    assert not (tmp_path / "model" / "geartrain.yaml").exists()
+
+
+def test_target_that_is_no_single_model(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_model(tmp_path / name, SINGLE)
+    done = tune(str(tmp_path))
+    assert done.exit_code == 1
+    assert "is a folder of models; name one of them" in done.stderr
+    done = tune(str(tmp_path / "a"), "-i", "seconds=1", "--inputs", str(tmp_path / "a" / "run.py"))
+    assert "--inputs are whole inputs" in done.stderr
