@@ -271,6 +271,15 @@ def test_a_model_asks_other_models(triton: Served) -> None:
         assert "negative" in triton.generate("caller_stream", IN=[3, -4], **more)["error"]
 
 
+def test_threads_belong_to_the_request_that_started_them(triton: Served) -> None:
+    given = {"INPUT0": {"datatype": "FP32", "data": A.tolist()}}
+    for more in ({}, {}, {"POOL": [True]}, {"POOL": [True]}):
+        body = {"input": {"tensors": {**given, **more}}}
+        found = triton.client.post("/models/threads/predictions", json=body).json()
+        assert [each["OUTPUT0"]["data"] for each in found["output"]] == [(A * 2).tolist()] * 2
+        assert found["logs"] == "asked add_sub\n" * 2
+
+
 def test_models_are_finalized_at_the_end() -> None:
     process = ServerProcess(str(ROOT / "add_sub"))
     try:

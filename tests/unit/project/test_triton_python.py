@@ -44,7 +44,11 @@ def test_a_repository_of_triton_is_recognised_with_and_without_a_configuration(t
 def test_a_folder_and_a_file_alone_are_recognised(tmp_path: Path) -> None:
     lay(tmp_path, {"m/model.py": CLASS, "m/config.pbtxt": 'backend: "python"', "n/1/model.py": CLASS})
     assert find_model(str(tmp_path / "m")).backend_options["model_repository"] == str(tmp_path / "m")
-    assert find_model(str(tmp_path / "n/1/model.py")).name == "n"
+    for config in ("", 'backend: "python" max_batch_size: 3'):
+        (tmp_path / "n/config.pbtxt").write_text(config)
+        for target in ("n/1", "n/1/model.py"):
+            source = find_model(str(tmp_path / target))
+            assert (source.name, source.backend_options["config"].get("max_batch_size")) == ("n", 3 if config else None)
     (tmp_path / "m/run.py").write_text("def run() -> str: ...")  # of geartrain: it comes first
     assert find_model(str(tmp_path / "m")).backend is None
 
