@@ -62,6 +62,7 @@ MODULES: Final = {  # what each extra is there to import
     "tensors": "jaxtyping",
     "torch": "torch",
     "transformers": "jinja2, torch, transformers",
+    "triton": "numpy",
     "xgboost": "xgboost, sklearn",
 }
 

@@ -262,12 +262,22 @@ def test_metrics_have_the_names_and_labels_of_the_model(triton: Served) -> None:
 def test_a_model_asks_other_models(triton: Served) -> None:
     given = {"INPUT0": A.tolist(), "INPUT1": B.tolist()}
     assert triton.generate("caller", MODEL="add_sub", **given)["OUTPUT0"] == (A + B).tolist()
+    assert triton.generate("chained", A=A.tolist())["REST"] == (A * 99).tolist()  # an ensemble
     assert triton.generate("caller_async", **given)["OUTPUT0"] == ((A - B) * 99).tolist()
     assert "unknown model: 'none'" in triton.generate("caller", MODEL="none", **given)["error"]
     assert "unexpected" in triton.generate("caller", MODEL="counting", **given)["error"]
     for more in ({}, {"ASYNC": True}):
         assert triton.generate("caller_stream", IN=[3, 4, 5], **more)["SUM"] == 12
         assert "negative" in triton.generate("caller_stream", IN=[3, -4], **more)["error"]
+
+
+def test_threads_belong_to_the_request_that_started_them(triton: Served) -> None:
+    given = {"INPUT0": {"datatype": "FP32", "data": A.tolist()}}
+    for more in ({}, {}, {"POOL": [True]}, {"POOL": [True]}):
+        body = {"input": {"tensors": {**given, **more}}}
+        found = triton.client.post("/models/threads/predictions", json=body).json()
+        assert [each["OUTPUT0"]["data"] for each in found["output"]] == [(A * 2).tolist()] * 2
+        assert found["logs"] == "asked add_sub\n" * 2
 
 
 def test_models_are_finalized_at_the_end() -> None:

@@ -336,6 +336,12 @@ def _not_loaded(reason: str, printed: str) -> Finding:
 def _summary(signature: Signature) -> str:
     names = [f"{field.name}: {field.type.kind}" for field in signature.inputs]
     mode = {"value": "", "iterator": "iterator of ", "concatenate": "streamed "}[signature.output.mode]
+    if signature.open_inputs or signature.open_outputs:
+        takes, gives = (
+            ", ".join(f"{each.name}: {each.datatype} {list(each.shape)}" for each in tensors) or "any tensors"
+            for tensors in (signature.open_inputs, signature.open_outputs)
+        )
+        return f"it takes {takes} and gives {mode}{gives}"
     return f"it takes {', '.join(names) or 'nothing'} and gives {mode}{signature.output.type.kind}"
 
 

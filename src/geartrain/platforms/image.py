@@ -23,6 +23,7 @@ from geartrain.platforms.pod import MODELS, USER
 from geartrain.project.config import CONFIG_NAME, kind_of, parse, read_text
 from geartrain.project.digest import is_passed_over
 from geartrain.project.errors import ProjectError
+from geartrain.project.formats import TRITON_PYTHON
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 
@@ -283,6 +284,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({key for _, build in self.builds for key in build.passed_over})
 
 
+def _extra_of(backend: str) -> str:
+    """Return the extra of geartrain with the library of a backend."""
+    return "triton" if backend == TRITON_PYTHON else backend.replace("_", "-")
+
+
 def plan(source: ModelSource | Repository, target: str) -> Plan:
     """Read what an image of these models needs; raises ProjectError."""
     if isinstance(source, Repository):
@@ -305,7 +311,7 @@ def plan(source: ModelSource | Repository, target: str) -> Plan:
         root=root,
         builds=[(folder, read_build(folder)) for folder in folders],
         extras=sorted(
-            {each.backend.replace("_", "-") for each in sources if each.backend is not None}
+            {_extra_of(each.backend) for each in sources if each.backend is not None}
             | {"remote" for each in sources if each.weights}
         ),
         arguments=arguments,

@@ -18,9 +18,9 @@ from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Dec
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, code_file, read_config
 from geartrain.project.errors import ProjectError
-from geartrain.project.modelfile import ModelFile, file_in, file_named, settings_of
+from geartrain.project.modelfile import ModelFile, file_in, file_named, has_settings, settings_of
 from geartrain.project.setting_values import Devices, Weights
-from geartrain.project.settings import SETTINGS_NAME, Settings
+from geartrain.project.settings import SETTINGS_NAME, TRITON_NAME, Settings
 from geartrain.project.variables import (
     CONCURRENCY,
     PREDICT_STUB,
@@ -146,7 +146,7 @@ def find_model(
     Raises ProjectError with one sentence for the person at the terminal.
     """
     root, named = model_folder(target)
-    settings = settings_of(root) if settings is None else settings
+    settings = settings_of(_configured_folder(root)) if settings is None else settings
     if named is None and settings.pipeline is not None:
         return _pipeline_source(root, settings, mode)
     stubs = environ if named is None and root == pathlib.Path.cwd().resolve() else {}
@@ -226,7 +226,7 @@ def _file_source(
     is_class = backend == formats.TRITON_PYTHON
     runner = path.name if path == root or not path.is_relative_to(root) else str(path.relative_to(root))
     name = path.stem if (named and not is_class) or path.suffix == ".savedmodel" else root.name
-    if is_class and named and name.isdecimal():
+    if is_class and name.isdecimal():
         name = root.parent.name
     return ModelSource(
         name=name or "model",
@@ -251,9 +251,22 @@ def _file_source(
         origin=settings.origin,
         declared=settings.declared,
         stated=settings.stated,
-        remarks=settings.remarks,
+        remarks=(*settings.remarks, *_remarks_of_class(path)) if is_class else settings.remarks,
         weights=settings.weights,
     )
+
+
+def _remarks_of_class(path: pathlib.Path) -> tuple[str, ...]:
+    from geartrain.project.foreign.triton_python import remarks_of  # late: few models need it
+
+    return remarks_of(path)
+
+
+def _configured_folder(root: pathlib.Path) -> pathlib.Path:
+    """Return the folder with the settings of a model: that of its versions, for a version of a repository of Triton."""
+    above = root.parent
+    is_version = root.name.isdecimal() and (above / TRITON_NAME).is_file() and not has_settings(root)
+    return above if is_version else root
 
 
 def _pipeline_source(root: pathlib.Path, settings: Settings, mode: Mode) -> ModelSource:

@@ -242,3 +242,18 @@ def test_metrics_of_authors(as_openmetrics: bool) -> None:
 )
 def test_openmetrics_is_for_who_asks(accept: str, expected: bool) -> None:
     assert wants_openmetrics(accept) is expected
+
+
+@pytest.mark.parametrize("as_openmetrics", [True, False])
+def test_raw_metrics_have_their_own_names_and_labels_alone(as_openmetrics: bool) -> None:
+    own = (
+        OwnReport(OwnMetric("seen_ns", "counter", "Time", is_raw=True), (Series(("model", "m", "own", "a"), 3.0),)),
+        OwnReport(OwnMetric("level", "gauge", "", is_raw=True), (Series((), 2.0), Series(("a", "b"), 4.0))),
+        OwnReport(OwnMetric("sizes", "histogram", "", bounds=(1.0,), is_raw=True), (Series((), 6.0, (1, 2)),)),
+    )
+    twice = server(metrics("cats", own=own), metrics("dogs", own=own[1:2]))
+    text = encode_metrics(twice, as_openmetrics=as_openmetrics).decode()
+    assert 'seen_ns{model="m",own="a"} 3.0\n' in text
+    assert ("# TYPE seen_ns counter\n" in text) is not as_openmetrics
+    assert text.count("\nlevel 2.0\n") == text.count('level{a="b"} 4.0\n') == 1
+    assert 'sizes_bucket{le="1.0"} 1.0\nsizes_bucket{le="+Inf"} 3.0\nsizes_count 3.0\nsizes_sum 6.0\n' in text

@@ -208,3 +208,21 @@ def test_fork_is_not_kept_waiting(registry: Registry) -> None:
     registry.renew_lock()
     assert registry.lock is not before
     assert os.getpid()
+
+
+def test_raw_metric_takes_any_labels_by_name() -> None:
+    found = metrics.raw_metric("raw_seen_ns", "counter", "Time")
+    assert metrics.raw_metric("raw_seen_ns", "counter", "Time") is found
+    found.inc(2, version="1", model="m")
+    found.inc(1)
+    changes = {change.labels: change.value for change in found.take()}
+    assert changes == {("model", "m", "version", "1"): 2.0, (): 1.0}
+    metrics.check_raw_labels("raw_seen_ns", ["model", "version"])
+    for call in (
+        lambda: metrics.raw_metric("nv_own", "gauge"),
+        lambda: metrics.raw_metric("1", "gauge"),
+        lambda: metrics.check_raw_labels("raw", ["le"]),
+        lambda: metrics.check_raw_labels("raw", map(str, "abcdefghijk")),
+    ):
+        with pytest.raises(ValueError, match=r"raw|nv_|'1'"):
+            call()

@@ -93,6 +93,9 @@ class BatchItems:
     def _measure_apart(self, tensors: Sequence[Tensor]) -> tuple[Hashable, int]:
         first = tensors[0]
         rows = _rows(first.name, first.shape, tensors)
+        if len(tensors) == 1:
+            self._check(first.name, rows, tensors)
+            return ((first.name, first.datatype, first.shape[1:]),), rows
         for tensor in tensors:
             if _rows(tensor.name, tensor.shape, tensors) != rows:
                 text = f"has {tensor.shape[0]} rows along its first dimension, and '{first.name}' has {rows}"

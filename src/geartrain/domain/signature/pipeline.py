@@ -15,6 +15,7 @@ from geartrain.domain.signature.tensor_view import OUTPUT, TensorView, view_of
 from geartrain.domain.signature.types import (
     NOTHING_DECLARED,
     Declared,
+    DeclaredTensor,
     InputField,
     OutputSpec,
     RecordField,
@@ -137,7 +138,38 @@ def make_plan(pipeline: Pipeline, signatures: Sequence[Signature]) -> Plan:
 
     Raises `PipelineError`.
     """
-    return _Planner(pipeline, signatures).plan()
+    return _Planner(pipeline, [_declared(pipeline, index, each) for index, each in enumerate(signatures)]).plan()
+
+
+def _declared(pipeline: Pipeline, index: int, signature: Signature) -> Signature:
+    """Return the signature of a step with the tensors that its model declares. Raises `PipelineError` for none."""
+    for what, is_open, tensors in (
+        ("takes", signature.contract == "tensors", signature.open_inputs),
+        ("gives", signature.output.type.form == "tensors", signature.open_outputs),
+    ):
+        if is_open and not tensors:
+            fix = "a step needs their names; declare them in the configuration of the model"
+            raise PipelineError(f"{pipeline.describe(index)}: the model {what} any tensors, and {fix}")
+    return with_declared(signature)
+
+
+def with_declared(signature: Signature) -> Signature:
+    """Return a signature in which the tensors that a model of any tensors declares are its inputs and its output."""
+    inputs, output = signature.inputs, signature.output
+    if signature.contract == "tensors":
+        inputs = tuple(
+            InputField(each.name, _type_of(each), required=not each.optional) for each in signature.open_inputs
+        )
+    if output.type.form == "tensors":
+        fields = tuple(RecordField(each.name, _type_of(each)) for each in signature.open_outputs)
+        output = OutputSpec(TypeSpec("record", fields=fields, title="Output"), output.mode)
+    if (inputs, output) == (signature.inputs, signature.output):
+        return signature
+    return msgspec.structs.replace(signature, inputs=inputs, output=output, contract="")
+
+
+def _type_of(tensor: DeclaredTensor) -> TypeSpec:
+    return TypeSpec("tensor", datatype=tensor.datatype, shape=tensor.shape)
 
 
 def output_types(spec: OutputSpec) -> dict[str, TypeSpec]:

@@ -9,7 +9,7 @@ import msgspec
 
 from geartrain.domain.predictions.calls import ItemInput
 from geartrain.domain.predictions.prediction import json_array
-from geartrain.domain.signature.pipeline import INPUT, Pipeline, Plan, Value, output_types, whole_of
+from geartrain.domain.signature.pipeline import INPUT, Pipeline, Plan, Value, output_types, whole_of, with_declared
 from geartrain.domain.signature.tensor_view import OUTPUT, TensorView, view_of
 from geartrain.domain.signature.types import InputField, Signature
 from geartrain.domain.tensors.tensor import Buffer, Tensor, pack, unpack
@@ -50,25 +50,25 @@ class Wiring(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, pipeline: Pipeline, plan: Plan, interfaces: Sequence[Interface]) -> Wiring:
         """Wire a plan."""
+        signatures = [with_declared(each.signature) for each in interfaces]
         steps = tuple(
-            WiredStep(each, {field.name: field for field in each.signature.inputs}, _is_record(each.signature))
-            for each in interfaces
+            WiredStep(each, {field.name: field for field in signature.inputs}, _is_record(signature))
+            for each, signature in zip(interfaces, signatures, strict=True)
         )
-        signature = plan.signature
-        fields = {field.name: field for field in signature.inputs}
-        return cls(pipeline, plan, steps, fields, view_of(signature), _direct(plan, interfaces))
+        fields = {field.name: field for field in plan.signature.inputs}
+        return cls(pipeline, plan, steps, fields, view_of(plan.signature), _direct(plan, signatures))
 
 
 def _is_record(signature: Signature) -> bool:
     return signature.output.mode == "value" and bool(output_types(signature.output))
 
 
-def _direct(plan: Plan, interfaces: Sequence[Interface]) -> int | None:
+def _direct(plan: Plan, signatures: Sequence[Signature]) -> int | None:
     sources = {value.source for _, value in plan.outputs}
     (source,) = sources if len(sources) == 1 else (INPUT,)
     if source == INPUT or plan.streams is not None or plan.steps[source].converted:
         return None
-    signature = interfaces[source].signature
+    signature = signatures[source]
     names = output_types(signature.output) or {OUTPUT: signature.output.type}
     same = all(name == value.name for name, value in plan.outputs) and len(names) == len(plan.outputs)
     is_same = same and _is_record(plan.signature) == _is_record(signature) and signature.output.mode == "value"

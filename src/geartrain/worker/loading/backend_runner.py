@@ -17,6 +17,7 @@ from geartrain.authoring.inputs import MISSING, Input
 from geartrain.authoring.scope import current_scope
 from geartrain.authoring.values import AsyncConcatenateIterator
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
+from geartrain.backends.libraries import require
 from geartrain.backends.registry import backend_class
 from geartrain.backends.text import (
     Dictation,
@@ -290,7 +291,11 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
     Raises `LoadError` whose message names the file, or the option, and the fix.
     """
     if choice.name == TRITON_PYTHON:
-        from geartrain.worker.loading.triton.backend import load_triton  # with numpy, and few models need it
+        try:
+            require("numpy", extra="triton")
+        except BackendError as error:
+            raise LoadError(f"{Path(choice.path).name}: {error}") from error
+        from geartrain.worker.loading.triton.backend import load_triton  # few models need it
 
         return load_triton(choice, batching)
     path = Path(choice.path)

@@ -347,3 +347,22 @@ def test_the_steps_of_a_chain_wait_for_those_whose_values_they_take(count: int, 
     pipeline = Pipeline(tuple(steps), outputs=tuple(f"v{index}" for index in range(count)))
     plan: Plan = make_plan(pipeline, signatures)
     assert [step.after for step in plan.steps] == expected
+
+
+def opened(*inputs: DeclaredTensor, outputs: tuple[DeclaredTensor, ...]) -> Signature:
+    output = OutputSpec(TypeSpec("object", form="tensors"))
+    return Signature((), output, contract="tensors", open_inputs=inputs, open_outputs=outputs)
+
+
+def test_a_model_of_any_tensors_takes_and_gives_those_that_it_declares() -> None:
+    x, y = DeclaredTensor("x", "FP32", (-1, 4)), DeclaredTensor("y", "INT32", (-1,))
+    steps = Pipeline((Step("a"), Step("b", inputs={"x": "y"})))
+    after = signature({"x": tensor(-1, datatype="INT32")}, {"z": tensor(-1)})
+    plan = make_plan(steps, [opened(x, outputs=(y,)), after])
+    assert [field.name for field in plan.signature.inputs] == ["x"]
+    assert plan.steps[1].inputs == (("x", Value(0, "y")),)
+    assert "FP32 [-1, 4], and it is INT32 [-1]" in refusal(
+        Pipeline((Step("a"), Step("b", inputs={"x": "y"}))), opened(x, outputs=(y,)), opened(x, outputs=(y,))
+    )
+    assert "the model takes any tensors" in refusal(steps, opened(outputs=(y,)), after)
+    assert "the model gives any tensors" in refusal(steps, opened(x, outputs=()), after)

@@ -30,6 +30,7 @@ from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_target
 from geartrain.worker.loading.open_signature import tensors_output, whole
 from geartrain.worker.loading.triton import config as model_config
 from geartrain.worker.loading.triton import utils
+from geartrain.worker.loading.triton.threads import carry_context
 from geartrain.worker.loading.triton.values import (
     InferenceRequest,
     InferenceResponse,
@@ -50,6 +51,7 @@ def load_triton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     path = Path(choice.path)
     root = path.parent
     utils.install()
+    carry_context()
     parent = str(root.parent)
     if parent not in sys.path:
         sys.path.append(parent)

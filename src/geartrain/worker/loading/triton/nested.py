@@ -21,6 +21,7 @@ from geartrain.worker.loading.triton.values import (
     TritonError,
     TritonModelException,
     error_from,
+    text_of,
 )
 
 _OUTPUT: Final = "output"  # the name of an output without one
@@ -48,12 +49,12 @@ class NestedRequest(InferenceRequest):
         """Make a request. Raises `TritonModelException` for a model without a name."""
         if not model_name:
             raise TritonModelException("InferenceRequest: model_name is missing")
-        names = tuple(requested_output_names)
+        names = tuple(text_of(each, "the name of a requested output") for each in requested_output_names)
         given = json.loads(parameters) if isinstance(parameters, str) else parameters
         super().__init__(Tensors(parameters=given, requested=names, id=request_id), names)
         self._inputs = list(inputs)
         self._requested = names
-        self._model_name = model_name
+        self._model_name = text_of(model_name, "model_name")
         self._model_version = model_version
         self._correlation_id = correlation_id
         if flags:

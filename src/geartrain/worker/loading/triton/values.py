@@ -89,6 +89,15 @@ def error_from(code: str, message: str) -> TritonError:
     return TritonError(message, _CODES_BACK.get(code, TritonError.INTERNAL))
 
 
+def text_of(value: Any, what: str) -> str:
+    """Return a text, also of bytes, which elements of tensors are. Raises `TritonModelException`."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TritonModelException(f"{what} is a text, not {type(value).__name__}")
+    return str(value)
+
+
 class _Capsule:
     """An object of the DLPack protocol around a bare capsule."""
 
@@ -112,7 +121,7 @@ class Tensor:
         if not isinstance(numpy_array, np.ndarray) and not arrays.is_torch(numpy_array):
             msg = f"Tensor {name!r} is made of an array of numpy, not of {type(numpy_array).__name__}"
             raise TritonModelException(msg)
-        self._name = name
+        self._name = name if type(name) is str else text_of(name, "the name of a Tensor")
         self.contents = numpy_array
 
     def name(self) -> str:

@@ -8,7 +8,7 @@ class TritonPythonModel:
         return [self.respond(request) for request in requests]
 
     def respond(self, request):
-        name = pb_utils.get_input_tensor_by_name(request, "MODEL").as_numpy()[0].decode()
+        name = pb_utils.get_input_tensor_by_name(request, "MODEL").as_numpy()[0]
         inputs = [pb_utils.get_input_tensor_by_name(request, each) for each in ("INPUT0", "INPUT1")]
         asked = pb_utils.InferenceRequest(model_name=name, requested_output_names=["OUTPUT0"], inputs=inputs)
         response = asked.exec()
