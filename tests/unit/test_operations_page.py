@@ -94,7 +94,7 @@ MEASURED = {
     ],
     "answers of a model": [
         "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
-        "unit/service/scheduling/test_answers.py::test_memory_is_bounded",
+        "unit/service/models/test_answers.py::test_memory_is_bounded",
     ],
     "outputs of a run": [
         "server/test_kept.py::test_s10_a_stream_that_is_too_large_fails",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.scheduling.answers import Answers, SharedRun, replay
 from geartrain.service.scheduling.execution import Execution
@@ -16,13 +18,21 @@ from geartrain.service.scheduling.tracing import telling
 if TYPE_CHECKING:
     from geartrain.service.models.deployment import Deployment
 
+MAX_JSON: Final = 262_144
+"""Bytes of an input in JSON that has a key: it is sorted on the loop."""
+MAX_TENSORS: Final = 16 * 1024**2
+"""Bytes of the tensors of an input that has a key: they are hashed on the loop."""
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
 
 def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, *, echo: bytes) -> Prediction | None:
     """Admit a prediction that is given a kept answer, or else that of an equal one that runs, or of a run for all.
 
     Returns None for one whose answer is not to be kept. Raises `GeartrainError`, and leaves nothing of the admission.
     """
-    key = answers.key_of(new)
+    key = key_of(new, share=answers.settings.share)
     if key is None:
         return None
     is_fresh = new.request.cache == "no-cache"
@@ -77,3 +87,19 @@ def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: Share
         record.cache = "miss"
         counts.add_miss()
         run.add(member)
+
+
+def key_of(new: NewPrediction, *, share: bool) -> bytes | None:
+    """Return the key of a request, which equal ones have; None for one whose answer is not to be kept."""
+    tensors = new.tensors or ()
+    if new.request.cache == "no-store" or new.nested or new.attachments is not None or new.output_prefix is not None:
+        return None
+    if len(new.input) > MAX_JSON or sum([len(tensor.data) for tensor in tensors]) > MAX_TENSORS:
+        return None
+    principal = "" if share or new.principal is ANYONE else new.principal.name
+    beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal)
+    digest = hashlib.blake2b(_encode_sorted((_decode(new.input), beside)), digest_size=32)
+    for tensor in tensors:
+        digest.update(_encode_sorted((tensor.name, tensor.datatype, tensor.shape, len(tensor.data))))
+        digest.update(tensor.data)
+    return digest.digest()

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.principal import ANYONE
 
 if TYPE_CHECKING:
-    from geartrain.service.models.admission import NewPrediction
     from geartrain.service.scheduling.execution import Execution
 
-MAX_JSON: Final = 262_144
-"""Bytes of an input in JSON that has a key: it is sorted on the loop."""
-MAX_TENSORS: Final = 16 * 1024**2
-"""Bytes of the tensors of an input that has a key: they are hashed on the loop."""
-
 _ENTRY: Final = 1_024  # bytes of memory of a kept answer beside its outputs
-_decode: Final = msgspec.json.Decoder().decode
-_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Answers:
@@ -48,26 +36,6 @@ class Answers:
         self._history = max(history, DEFAULT_CAPACITY)
         self._clock = clock
         self._kept: OrderedDict[bytes, tuple[float, int, Prediction]] = OrderedDict()
-
-    def key_of(self, new: NewPrediction) -> bytes | None:
-        """Return the key of a request, which equal ones have; None for one whose answer is not to be kept."""
-        tensors = new.tensors or ()
-        if (
-            new.request.cache == "no-store"
-            or new.nested
-            or new.attachments is not None
-            or new.output_prefix is not None
-        ):
-            return None
-        if len(new.input) > MAX_JSON or sum([len(tensor.data) for tensor in tensors]) > MAX_TENSORS:
-            return None
-        principal = "" if self.settings.share or new.principal is ANYONE else new.principal.name
-        beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal)
-        digest = hashlib.blake2b(_encode_sorted((_decode(new.input), beside)), digest_size=32)
-        for tensor in tensors:
-            digest.update(_encode_sorted((tensor.name, tensor.datatype, tensor.shape, len(tensor.data))))
-            digest.update(tensor.data)
-        return digest.digest()
 
     def find(self, key: bytes) -> tuple[Prediction, float] | None:
         """Return a kept answer and its age in seconds; None if there is none."""

@@ -15,7 +15,8 @@ from geartrain.domain.tensors.tensor import Tensor
 from geartrain.project.errors import ProjectError
 from geartrain.project.setting_values import read_cache
 from geartrain.service.models.admission import NewPrediction
-from geartrain.service.scheduling.answers import MAX_JSON, MAX_TENSORS, Answers
+from geartrain.service.models.cached import MAX_JSON, MAX_TENSORS, key_of
+from geartrain.service.scheduling.answers import Answers
 
 
 def prediction(size: int = 10) -> Prediction:
@@ -38,7 +39,6 @@ def answers(clock: Clock | None = None, **settings: Any) -> Answers:
 
 
 def test_keys_are_those_of_equal_inputs() -> None:
-    cache = answers()
     tensor = Tensor("x", "FP32", (2,), b"12345678")
     requests = [
         NewPrediction(input=b'{"a": 1, "b": {"c": 2, "d": 3}}'),
@@ -54,12 +54,12 @@ def test_keys_are_those_of_equal_inputs() -> None:
         NewPrediction(input=b"{}", principal=Principal("ada")),
         NewPrediction(input=b"{}", principal=Principal("bob")),
     ]
-    keys = [cache.key_of(each) for each in requests]
+    keys = [key_of(each, share=False) for each in requests]
     assert None not in keys
     assert len(set(keys)) == len(keys)
-    assert cache.key_of(NewPrediction(input=b'{"b":{"d":3,"c":2},"a":1}')) == keys[0]
-    shared = answers(share=True)
-    assert shared.key_of(requests[-1]) == shared.key_of(requests[-2]) == shared.key_of(NewPrediction(input=b"{}"))
+    assert key_of(NewPrediction(input=b'{"b":{"d":3,"c":2},"a":1}'), share=False) == keys[0]
+    shared = {key_of(each, share=True) for each in (*requests[-2:], NewPrediction(input=b"{}"))}
+    assert len(shared) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_keys_are_those_of_equal_inputs() -> None:
     ],
 )
 def test_some_have_no_key(new: NewPrediction) -> None:
-    assert answers().key_of(new) is None
+    assert key_of(new, share=False) is None
 
 
 def test_answers_grow_old() -> None:
