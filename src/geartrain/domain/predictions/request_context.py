@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from os import urandom
 from typing import Final
 
@@ -74,7 +75,10 @@ NOTHING_SENT: Final = SentIds()
 
 
 def read_ids(
-    request_ids: list[bytes], traceparents: list[bytes], tracestates: list[bytes], cache_controls: list[bytes]
+    request_ids: list[bytes],
+    traceparents: list[bytes],
+    tracestates: list[bytes],
+    cache_controls: Sequence[bytes] = (),
 ) -> SentIds:
     """Return the ids in the values of the header fields of a request.
 
