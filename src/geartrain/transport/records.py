@@ -220,16 +220,12 @@ def _grpc_status(trailers: Fields) -> int:
 
 def ids_of(head: Head) -> SentIds:
     """Return the ids that the client has sent."""
-    values: dict[bytes, list[bytes]] = {
-        b"x-request-id": [],
-        b"traceparent": [],
-        b"tracestate": [],
-        b"cache-control": [],
-    }
+    ids, parents, states, controls = (b"x-request-id", b"traceparent", b"tracestate", b"cache-control")
+    values: dict[bytes, list[bytes]] = {ids: [], parents: [], states: [], controls: []}
     for name, value in head.headers:
         if name in values:
             values[name].append(value)
-    return read_ids(*values.values())
+    return read_ids(values[ids], values[parents], values[states], cache_controls=values[controls])
 
 
 def header_text(prediction_id: str) -> str:

@@ -78,6 +78,7 @@ def read_ids(
     request_ids: list[bytes],
     traceparents: list[bytes],
     tracestates: list[bytes],
+    *,
     cache_controls: Sequence[bytes] = (),
 ) -> SentIds:
     """Return the ids in the values of the header fields of a request.
