@@ -22,6 +22,7 @@ from geartrain.service.durable.history import MAX_RECORDED, MAX_UNWRITTEN
 from geartrain.service.models.nested import MAX_EDGES
 from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
 from geartrain.service.readers import DEFAULT_BACKLOG
+from geartrain.service.scheduling.answers import MAX_SHARING
 from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
 from geartrain.service.webhooks import Backlog
 from geartrain.store import groups
@@ -46,6 +47,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "connections": [WireLimits().max_connections],
     "finished predictions of a model": [MAX_RECENT, f"{MAX_BYTES // MIB} MiB"],
     "answers of a model": [f"{DEFAULT_BYTES // MIB} MiB"],
+    "predictions that share a run": [MAX_SHARING],
     "outputs of a run": [f"{DEFAULT_MAX_OUTPUT // MIB} MiB"],
     "printed text of a prediction |": [f"{MAX_TEXT // MIB} Mi"],
     "printed text of a setup": [f"{MAX_TEXT // MIB} Mi"],
@@ -95,6 +97,9 @@ MEASURED = {
     "answers of a model": [
         "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
         "unit/service/models/test_answers.py::test_memory_is_bounded",
+    ],
+    "predictions that share a run": [
+        "unit/service/models/test_answers.py::test_predictions_that_share_a_run_are_bounded",
     ],
     "outputs of a run": [
         "server/test_kept.py::test_s10_a_stream_that_is_too_large_fails",

@@ -16,6 +16,9 @@ from geartrain.domain.predictions.prediction import Prediction
 if TYPE_CHECKING:
     from geartrain.service.scheduling.execution import Execution
 
+MAX_SHARING: Final = 4_096
+"""Predictions that share one run; the next one has a run of its own."""
+
 _ENTRY: Final = 1_024  # bytes of memory of a kept answer beside its outputs
 
 
@@ -52,7 +55,7 @@ class Answers:
     def join(self, key: bytes) -> SharedRun | None:
         """Return the run of an equal request that goes on; None if there is none, or too much of it is over."""
         run = self.runs.get(key)
-        return run if run is not None and len(run.prediction.chunks) <= self._history else None
+        return run if run is not None and run.takes_more and len(run.prediction.chunks) <= self._history else None
 
     def keep(self, key: bytes, prediction: Prediction) -> None:
         """Keep the answer of a prediction that has succeeded, in place of those that were asked for longest ago."""
@@ -92,6 +95,11 @@ class SharedRun:
         log = execution.prediction.log
         log.listen(self._on_event)
         log.listen_for_end(self._on_end)
+
+    @property
+    def takes_more(self) -> bool:
+        """True if one more prediction may share it: they wait outside of the queue, and its bound."""
+        return len(self._members) < MAX_SHARING
 
     @property
     def has_members(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.setting_values import read_cache
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.cached import MAX_JSON, MAX_TENSORS, key_of
-from geartrain.service.scheduling.answers import Answers
+from geartrain.service.scheduling.answers import MAX_SHARING, Answers, SharedRun
 
 
 def prediction(size: int = 10) -> Prediction:
@@ -115,6 +116,22 @@ def test_streams_that_are_longer_than_late_readers_get_are_not_kept() -> None:
     found.succeed(None, at=2.0)
     cache.keep(b"k", found)
     assert cache.find(b"k") is None
+
+
+def test_predictions_that_share_a_run_are_bounded() -> None:
+    def execution() -> Any:
+        found = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
+        return types.SimpleNamespace(prediction=found, share=lambda _: None)
+
+    class Member(types.SimpleNamespace):
+        __hash__ = object.__hash__
+
+    cache = answers()
+    run = SharedRun(cache, b"k", execution())
+    for _ in range(MAX_SHARING):
+        assert cache.join(b"k") is run
+        run.add(Member(prediction=None, share=lambda _: None))  # type: ignore[arg-type]
+    assert cache.join(b"k") is None
 
 
 @pytest.mark.parametrize(
