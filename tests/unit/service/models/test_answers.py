@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import msgspec
@@ -119,18 +118,21 @@ def test_streams_that_are_longer_than_late_readers_get_are_not_kept() -> None:
 
 
 def test_predictions_that_share_a_run_are_bounded() -> None:
-    def execution() -> Any:
-        found = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
-        return types.SimpleNamespace(prediction=found, share=lambda _: None)
+    class Member:
+        def __init__(self) -> None:
+            self.prediction = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
 
-    class Member(types.SimpleNamespace):
-        __hash__ = object.__hash__
+        def share(self, run: SharedRun) -> None:
+            """Take it."""
+
+    def execution() -> Any:
+        return Member()
 
     cache = answers()
     run = SharedRun(cache, b"k", execution())
     for _ in range(MAX_SHARING):
         assert cache.join(b"k") is run
-        run.add(Member(prediction=None, share=lambda _: None))  # type: ignore[arg-type]
+        run.add(execution())
     assert cache.join(b"k") is None
 
 
