@@ -132,15 +132,17 @@ class ModelCalls(Transport):
             with self._changed:
                 self._changed.notify_all()
 
-    def wait(self, call: _Call) -> None:
-        """Block until something has come for a call, or for another one."""
+    def wait(self, call: _Call, seen: int) -> None:
+        """Block until something has come for a call since it had `seen` news, or for another one."""
         if self.loop is not None and not self.in_setup:
-            self._wait_for_loop(call)
+            self._wait_for_loop(call, seen)
             return
         me = get_ident()
         with self._changed:
+            if call.news != seen:  # another thread has read it meanwhile
+                return
             if self._reader not in (_NOBODY, me):
-                self._changed.wait_for(lambda: call.has_news or self._reader == _NOBODY)
+                self._changed.wait_for(lambda: call.news != seen or self._reader == _NOBODY)
                 return
             self._reader = me
         try:
@@ -154,12 +156,12 @@ class ModelCalls(Transport):
                     self._reader = _NOBODY
                 self._changed.notify_all()
 
-    def _wait_for_loop(self, call: _Call) -> None:
+    def _wait_for_loop(self, call: _Call, seen: int) -> None:
         """Block a thread of an async worker, whose loop reads the connection."""
         with self._changed:
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: call.has_news)
+                self._changed.wait_for(lambda: call.news != seen)
             finally:
                 self._waiting -= 1
 
@@ -212,10 +214,11 @@ class ModelCalls(Transport):
 class _Call(PendingCall):
     """A call that has begun: `PendingCall` of `geartrain.authoring.nested`."""
 
-    __slots__ = ("_calls", "_end", "_number", "_parts", "_waiter")
+    __slots__ = ("_calls", "_end", "_number", "_parts", "_waiter", "news")
 
     def __init__(self, calls: ModelCalls, number: int) -> None:
         self._calls = calls
+        self.news = 0  # how often something has come; read before the rest, and changed after it
         self._number = number
         self._parts: deque[ModelAnswer] = deque()
         self._end: ModelAnswer | None = None
@@ -232,21 +235,27 @@ class _Call(PendingCall):
             self._end = answer
         else:
             self._parts.append(answer)
+        self.news += 1
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def result(self) -> Any:
         """See `PendingCall`."""
-        while self._end is None:
-            self._calls.wait(self)
-        return self._whole(self._end)
+        while True:
+            seen = self.news
+            if self._end is not None:
+                return self._whole(self._end)
+            self._calls.wait(self, seen)
 
     async def wait(self) -> Any:
         """See `PendingCall`."""
         try:
-            while self._end is None:
-                await self._next_part()
+            while True:
+                seen = self.news
+                if self._end is not None:
+                    break
+                await self._next_part(seen)
         except BaseException:
             self.cancel()
             raise
@@ -254,16 +263,22 @@ class _Call(PendingCall):
 
     def next(self) -> Any:
         """See `PendingCall`."""
-        while not self.has_news:
-            self._calls.wait(self)
+        while True:
+            seen = self.news
+            if self.has_news:
+                break
+            self._calls.wait(self, seen)
         if not self._parts:
             self._check_end(StopIteration)
         return self._calls.value_of(self._parts.popleft())
 
     async def anext(self) -> Any:
         """See `PendingCall`."""
-        while not self.has_news:
-            await self._next_part()
+        while True:
+            seen = self.news
+            if self.has_news:
+                break
+            await self._next_part(seen)
         if not self._parts:
             self._check_end(StopAsyncIteration)
         return self._calls.value_of(self._parts.popleft())
@@ -272,14 +287,15 @@ class _Call(PendingCall):
         """See `PendingCall`."""
         if self._end is None:
             self._end = ModelAnswer(self._number, error="The prediction was canceled.", code="run_canceled")
+            self.news += 1
             self._calls.end(self._number, is_over=False)
 
-    async def _next_part(self) -> None:
+    async def _next_part(self, seen: int) -> None:
         import asyncio
 
         loop = asyncio.get_running_loop()
         if loop is not self._calls.loop:  # nothing passes answers on to this one
-            await loop.run_in_executor(None, self._calls.wait, self)
+            await loop.run_in_executor(None, self._calls.wait, self, seen)
             return
         self._waiter = loop.create_future()
         try:
