@@ -218,7 +218,7 @@ class _Call(PendingCall):
 
     def __init__(self, calls: ModelCalls, number: int) -> None:
         self._calls = calls
-        self.news = 0  # how often something has come; read before the rest, and changed after it
+        self.news = 0  # number of parts and ends so far; read before them, and changed after them
         self._number = number
         self._parts: deque[ModelAnswer] = deque()
         self._end: ModelAnswer | None = None
