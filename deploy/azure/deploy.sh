@@ -52,4 +52,4 @@ if az ml online-deployment show --name blue --endpoint-name digits >/dev/null 2>
 else
   az ml online-deployment create --file "$folder/deployment.yml"
 fi
-az ml online-endpoint update --name digits --traffic "blue=100"
+az ml online-endpoint update --name digits --traffic blue=100

@@ -81,6 +81,7 @@ def test_library_changes_nothing(tmp_path: Path) -> None:
     [
         (BATCHED, (), "the model has no default for x; give -i x=…"),
         (BATCHED, ("-i", "x=one"), "x"),
+        (SINGLE.replace("return seconds", "raise ValueError"), (), "answers none of these inputs well"),
         ("raise ValueError('not here')\n", ("-i", "x=1"), "not here"),
     ],
 )
@@ -97,5 +98,6 @@ def test_target_that_is_no_single_model(tmp_path: Path) -> None:
     done = tune(str(tmp_path))
     assert done.exit_code == 1
     assert "is a folder of models; name one of them" in done.stderr
+    assert "--p99 is a time above 0" in tune(str(tmp_path / "a"), "--p99", "0").stderr
     done = tune(str(tmp_path / "a"), "-i", "seconds=1", "--inputs", str(tmp_path / "a" / "run.py"))
     assert "--inputs are whole inputs" in done.stderr

@@ -1,4 +1,4 @@
-"""What SageMaker and Vertex AI do with a container, step by step, by the programs and options that `deploy` writes."""
+"""SageMaker and Vertex AI with a container, step by step, by the programs and options that `deploy` writes."""
 
 from __future__ import annotations
 

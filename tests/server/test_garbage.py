@@ -50,20 +50,6 @@ MODELS: Final = {
             print(text)
             return text
     """,
-    "kept": """
-    class kept(Listening):
-        def run(self, text: str = "", wait: str = "") -> str:
-            if text == "fail":
-                raise ValueError(text)
-            if wait:
-                try:
-                    os.mknod(wait)
-                    time.sleep(60)
-                finally:
-                    os.unlink(wait)
-            print(text)
-            return text
-    """,
     "later": """
     class later(Listening):
         @concurrent(max=8)
@@ -203,6 +189,7 @@ MODELS: Final = {
             return io.BytesIO(b"picture")
     """,
 }
+MODELS["kept"] = MODELS["plain"].replace("class plain", "class kept")  # whose answers are kept
 TIMES: Final = 5  # that each kind of request is sent
 SHORT: Final = 0.05  # seconds that a client waits which does not get its answer
 EVENTS: Final = {"accept": "text/event-stream"}

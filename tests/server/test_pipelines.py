@@ -233,7 +233,7 @@ def data_url(text: str) -> str:
 
 
 def expected(root: Path, rows: np.ndarray) -> tuple[np.ndarray, list[bytes]]:
-    """What the library gives for the ensemble."""
+    """Answer of the library for the ensemble."""
     first, last = (onnxruntime.InferenceSession(str(root / "scale" / n / "model.onnx")) for n in ("1", "3"))
     (twice,) = first.run(["y"], {"x": rows})
     (scaled,) = last.run(["y"], {"x": twice})

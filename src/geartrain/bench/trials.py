@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +20,11 @@ from geartrain.bench.results import LevelResult
 from geartrain.bench.search import Settings
 from geartrain.bench.sweep import Plan, Sweep
 from geartrain.launch.server import Server, ServerError, serve_command
+from geartrain.project.config import read_text
+from geartrain.project.settings import SETTINGS_NAME
+from geartrain.project.settings_edit import edit
 
 _OPTIONS: Final = {"access_log": "off", "queue": 4096, "shutdown_grace": 0}
-_SETTINGS: Final = "geartrain.yaml"
 _LONGEST: Final = 4.0  # seconds of one measurement
 _WARM: Final = 0.3  # of a measurement, before it
 _ENOUGH: Final = 200  # requests of one measurement, where there is time
@@ -93,8 +95,8 @@ class Trials:
         """`folder` is an empty one for copies of `model`. `prepare` makes the requests for a server, by its URL.
 
         `p99` is the longest time of 99 of 100 requests, None for no limit; `least` how long a measurement takes at
-        least; both in seconds. `options` are those of
-        `geartrain serve`. `on_tried` hears of all settings that were measured.
+        least; both in seconds. `options` are those of `geartrain serve`. `on_tried` hears of all settings that were
+        measured.
         """
         self.tried: list[Tried] = []
         self._model = model
@@ -238,33 +240,15 @@ def overlay(model: Path, folder: Path, settings: Settings) -> Path:
     made = folder / model.name
     made.mkdir(parents=True)
     for each in model.iterdir():
-        if each.name != _SETTINGS and not each.name.startswith((".", "__pycache__")):
+        if each.name not in {SETTINGS_NAME, "__pycache__"}:
             (made / each.name).symlink_to(each.resolve())
-    (made / _SETTINGS).write_text(yaml.safe_dump(merged(stated(model), settings)))
+    (made / SETTINGS_NAME).write_text(edit(read_text(model / SETTINGS_NAME) or "", settings))
     return made
 
 
 def stated(model: Path) -> dict[str, Any]:
     """Return the contents of the `geartrain.yaml` of a model."""
-    own = model / _SETTINGS
-    return (yaml.safe_load(own.read_text()) if own.exists() else None) or {}
-
-
-def merged(document: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the contents of a `geartrain.yaml` with `settings`; those that are None are left out."""
-    found: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
-    for name, value in settings.items():
-        key, _, inner = name.partition(".")
-        if inner and not isinstance(found.get(key), dict):
-            found[key] = {}
-        place, last = (found[key], inner) if inner else (found, key)
-        if value is None:
-            place.pop(last, None)
-        else:
-            place[last] = value
-        if inner and not found[key]:
-            del found[key]
-    return found
+    return yaml.safe_load(read_text(model / SETTINGS_NAME) or "") or {}
 
 
 def _name(settings: Settings) -> str:
@@ -279,7 +263,7 @@ def _reason(text: str) -> str:
         except ValueError:
             continue
         if isinstance(record, dict) and record.get("message") == "setup-failed":
-            return str(record.get("text", "")).strip().splitlines()[-1]
+            return str(record.get("text", "")).strip().rpartition("\n")[2]
     return next((line for line in reversed(text.splitlines()) if line.startswith("error: ")), "it does not start")
 
 

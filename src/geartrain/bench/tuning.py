@@ -19,7 +19,7 @@ from geartrain.bench.results import LevelResult
 from geartrain.bench.search import RISE, Knob, Settings, search
 from geartrain.bench.server_figures import ask, take_snapshot
 from geartrain.bench.trials import Score, Trials, Tried, processors, stated
-from geartrain.bench.work import ProtocolName
+from geartrain.bench.work import InputsError, ProtocolName
 from geartrain.domain.signature.types import Signature
 
 _SIZES: Final = tuple(2**power for power in range(11))
@@ -100,6 +100,8 @@ async def tune_async(
             start, knobs = await _knobs(await trials.first(), stated(model))
             trials.adopt(start)
             before = await trials.measure(start)
+            if not before.rate:
+                raise InputsError("the model answers none of these inputs well; try them with `geartrain bench`")
             best = await search(knobs, start, trials.gain, has_time=lambda: time.monotonic() < end)
             after = before
             if best != start and await trials.gain(start, best) >= RISE:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, NoReturn
@@ -21,6 +23,7 @@ app = CommandApp(add_completion=False)
 
 _PARAMETERS: Final = "Parameters of the model"
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+_AGAIN: Final = 0.1  # seconds
 
 
 @app.command(
@@ -157,13 +160,31 @@ def _parameter(text: str) -> tuple[str, Any]:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Have other signals than Ctrl-C end the command in order: a server of its own must not outlive it."""
+    is_heard = threading.Event()
 
     def leave(number: int, _: object) -> NoReturn:
+        is_heard.set()
         sys.exit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in _ENDS}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    other = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_repeat_signals, args=(reader, threading.get_ident(), is_heard), daemon=True).start()
     try:
         yield
     finally:
+        is_heard.set()
+        signal.set_wakeup_fd(other)
+        os.close(writer)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _repeat_signals(reader: int, thread: int, is_heard: threading.Event) -> None:
+    """Send a signal to a thread again until it is heard: one that comes just before it waits for a key is not."""
+    while numbers := os.read(reader, 64):
+        for number in set(numbers).intersection(_ENDS):
+            while not is_heard.wait(_AGAIN):
+                signal.pthread_kill(thread, number)
+    os.close(reader)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from geartrain.cli import main
+from geartrain.cli.failure import fail
 
 _MODEL: Final = "/opt/ml/model"  # unpacked by SageMaker
 _MODELS: Final = "/opt/ml/models"  # each at NAME/model, of an endpoint with several
@@ -24,7 +25,7 @@ def command_line(models: Sequence[str], environ: Mapping[str, str]) -> list[str]
     """Return the command line of `geartrain`.
 
     `models` are the arguments for the models of the image, which count where SageMaker has brought none. The last of
-    two equal options counts: those of `GEARTRAIN_OPTIONS`.
+    two equal options counts: those of `GEARTRAIN_OPTIONS`. Raises `ValueError` where a quotation mark is open there.
     """
     port = f"--port={environ.get('SAGEMAKER_BIND_TO_PORT') or _PORT}"
     common = [port, "--restart=on-crash", *_ENDS, *shlex.split(environ.get("GEARTRAIN_OPTIONS", ""))]
@@ -38,5 +39,8 @@ def command_line(models: Sequence[str], environ: Mapping[str, str]) -> list[str]
 if __name__ == "__main__":
     import os
 
-    sys.argv[1:] = command_line(sys.argv[1:], os.environ)
+    try:
+        sys.argv[1:] = command_line(sys.argv[1:], os.environ)
+    except ValueError as error:
+        fail(f"GEARTRAIN_OPTIONS: {error}; write it as on a command line")
     main.main()

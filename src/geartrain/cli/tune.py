@@ -110,6 +110,8 @@ def tune_command(
     """
     if many is not None and (inputs or json_input is not None):
         fail("--inputs are whole inputs; leave -i and --json out")
+    if p99 is not None and p99 <= 0:
+        fail("--p99 is a time above 0, such as 50ms")
     source = _source(model)
     try:
         request = read_request(inputs, json_input, None)

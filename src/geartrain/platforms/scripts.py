@@ -108,7 +108,7 @@ def azure_script(spec: DeploymentSpec, *, instance: str, deployment: str) -> str
         "liveness_probe": {**probe, "failure_threshold": 30},
         "readiness_probe": {**probe, "failure_threshold": noted(120, "Setup may take ten minutes.")},
     }
-    name = spec.name
+    name, quoted = spec.name, shlex.quote(deployment)
     return _script(
         [
             "A managed online endpoint of Azure ML. The image is one of Azure's container registry, or a public one.",
@@ -121,12 +121,12 @@ def azure_script(spec: DeploymentSpec, *, instance: str, deployment: str) -> str
         *_file("deployment.yml", write_yaml([noted(made)])),
         f"az ml online-endpoint show --name {name} >/dev/null 2>&1 ||",
         '  az ml online-endpoint create --file "$folder/endpoint.yml"',
-        f"if az ml online-deployment show --name {deployment} --endpoint-name {name} >/dev/null 2>&1; then",
+        f"if az ml online-deployment show --name {quoted} --endpoint-name {name} >/dev/null 2>&1; then",
         '  az ml online-deployment update --file "$folder/deployment.yml"',
         "else",
         '  az ml online-deployment create --file "$folder/deployment.yml"',
         "fi",
-        f'az ml online-endpoint update --name {name} --traffic "{deployment}=100"',
+        f"az ml online-endpoint update --name {name} --traffic {shlex.quote(f'{deployment}=100')}",
     )
 
 

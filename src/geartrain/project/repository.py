@@ -207,7 +207,8 @@ def _may_be_model(folder: pathlib.Path) -> bool:
 def _inside(folder: pathlib.Path) -> pathlib.Path:
     """Return the folder of a model: the one named, or that in which SageMaker has unpacked it, `model`."""
     unpacked = folder / _UNPACKED
-    return unpacked if not _may_be_model(folder) and unpacked.is_dir() and _may_be_model(unpacked) else folder
+    is_inside = unpacked.is_dir() and not _may_be_model(folder) and _may_be_model(unpacked)
+    return unpacked if is_inside else folder
 
 
 def _is_versioned_model(root: pathlib.Path) -> bool:

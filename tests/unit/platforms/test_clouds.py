@@ -1,4 +1,4 @@
-"""What `geartrain deploy` writes for SageMaker, Vertex AI and Azure ML is what these take, and it fits the server."""
+"""Files for SageMaker, Vertex AI and Azure ML of `geartrain deploy`: these take them, and they fit the server."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ class MultiModelEndpoints:
                 body = msgspec.json.encode({"error": error.message})
                 return Answer(HTTPStatus.INSUFFICIENT_STORAGE, (body,), JSON, error=error.message)
             raise
-        self._urls[name] = url
+        loaded = {entry.name for entry in self._catalogue.index(ready=True)}  # others may have gone by other paths
+        self._urls = {each: place for each, place in self._urls.items() if each in loaded} | {name: url}
         return _answer({"modelName": name, "modelUrl": url})
 
     async def _unload(self, request: Request) -> Answer:

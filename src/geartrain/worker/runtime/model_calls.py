@@ -193,6 +193,8 @@ class ModelCalls(Transport):
         """Tell the server that an answer is no longer needed."""
         if not is_over:
             self._pending.pop(number, None)
+            with self._changed:  # a thread may wait for it
+                self._changed.notify_all()
         self._channel.send(ModelCallEnd(number))
 
     # values
