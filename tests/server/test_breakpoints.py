@@ -141,7 +141,7 @@ def test_server_waits_for_a_person_and_lives_on(tmp_path: Path, at_terminal: AtT
     person.sees(PROMPT)
     person.types("q")
     answer = quit_.answer()
-    assert answer["error"] == "BdbQuit: ended in the debugger"
+    assert answer.get("error") == "BdbQuit: ended in the debugger", (answer, person.child.before)
     assert "Traceback" not in answer["logs"]
 
     again = Request(url, name="Ada")
@@ -205,6 +205,28 @@ def test_steps_end_with_the_run(tmp_path: Path, at_terminal: AtTerminal) -> None
     person.types("n")
     assert stepped.answer()["output"] == "x"
     assert Request(url, name="y").answer()["output"] == "y"  # where no debugger asks
+
+
+def test_first_prompt_is_where_the_author_asks_for_it(tmp_path: Path, at_terminal: AtTerminal) -> None:
+    """Not in a finalizer that the interpreter happens to run before the next line."""
+    source = """
+        from geartrain import BaseRunner
+
+        class Dying:
+            def __del__(self) -> None:
+                print("gone")
+
+        class Runner(BaseRunner):
+            def run(self) -> str:
+                breakpoint() or Dying()
+                return "end"
+    """
+    person = at_terminal("run", str(write_model(tmp_path / "model", source)))
+    shown = person.sees(PROMPT)
+    assert '-> return "end"' in shown
+    assert "--Call--" not in shown
+    person.types("q")
+    assert person.exit_code() == 1
 
 
 def test_other_debuggers_by_the_variable(tmp_path: Path, at_terminal: AtTerminal) -> None:

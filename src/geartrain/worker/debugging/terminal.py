@@ -249,14 +249,21 @@ def ask_at(terminal: Terminal) -> None:
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.skip = {*(self.skip or ()), *_NOT_THE_AUTHORS}
+            self._asking: FrameType | None = None  # until the prompt has been shown there
 
         def set_trace(self, frame: FrameType | None = None, *arguments: Any, **options: Any) -> None:
             frame = frame or sys._getframe().f_back  # noqa: SLF001 - as pdb does
             while frame is not None and _module(frame).startswith(__package__):
                 frame = frame.f_back  # from our `breakpoint()` to who has called it
+            self._asking = frame
             super().set_trace(frame, *arguments, **options)
 
+        def stop_here(self, frame: FrameType) -> bool:
+            # A finalizer may run before the next line: `q` would end it, and not the run.
+            return self._asking in (None, frame) and super().stop_here(frame)
+
         def interaction(self, *arguments: Any, **options: Any) -> None:
+            self._asking = None
             with terminal:
                 self.stdin, self.stdout = sys.stdin, sys.stdout
                 super().interaction(*arguments, **options)
