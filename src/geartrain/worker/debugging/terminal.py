@@ -240,9 +240,7 @@ _NOT_THE_AUTHORS: Final = frozenset({"geartrain.*", "asyncio.*"})  # modules tha
 _RESUMED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def ask_at(terminal: Terminal) -> None:
-    """Have `breakpoint()` and `pdb.set_trace()` ask at the terminal. Other debuggers by `PYTHONBREAKPOINT`."""
-
+def _debugger_at(terminal: Terminal) -> type[pdb.Pdb]:
     class Debugger(pdb.Pdb):
         """In the place of `pdb.Pdb`, also for debuggers that inherit from it, such as ipdb."""
 
@@ -274,6 +272,12 @@ def ask_at(terminal: Terminal) -> None:
                 self.set_continue()  # the steps end with the run; breakpoints stay
             return trace
 
+    return Debugger
+
+
+def ask_at(terminal: Terminal) -> None:
+    """Have `breakpoint()` and `pdb.set_trace()` ask at the terminal. Other debuggers by `PYTHONBREAKPOINT`."""
+
     def breakpoint_(*arguments: Any, **options: Any) -> Any:
         if os.environ.get("PYTHONBREAKPOINT") == "0":
             return None
@@ -284,7 +288,7 @@ def ask_at(terminal: Terminal) -> None:
             if sys.gettrace() is None:  # no debugger is at a prompt, or one has been
                 terminal.give_back()
 
-    setattr(pdb, "Pdb", Debugger)  # noqa: B010 - mypy takes an assignment for a redefinition
+    setattr(pdb, "Pdb", _debugger_at(terminal))  # noqa: B010 - mypy takes an assignment for a redefinition
     sys.breakpointhook = breakpoint_
 
 
