@@ -63,6 +63,20 @@ TOKENS = """
             for number in range(max(count)):
                 yield [f"{number} of {each}" if number < each else None for each in count]
 """
+SMALL = """
+    import select
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=8)
+        def run(self, text: list[str], gate: str = "") -> list[str]:
+            if gate:
+                with open(gate, "rb", buffering=0) as file:
+                    select.select([file], [], [])
+            if len(text) > 2:
+                raise MemoryError("only two have room")
+            return [f"{each.upper()} of {len(text)}" for each in text]
+"""
 FILES = """
     from pathlib import Path
     from geartrain import BaseRunner, batched
@@ -87,7 +101,7 @@ def gates(tmp_path: Path) -> Any:
 
 
 @asynccontextmanager
-async def _held(server: LiveServer, gates: Gates) -> AsyncIterator[None]:
+async def _held(server: LiveServer, gates: Gates, output: str = "FIRST") -> AsyncIterator[None]:
     """Keep the only worker busy for as long as the block is, and see that it ends well."""
     body = {"input": {"text": "first", "gate": str(gates["go"].path)}}
     first = asyncio.ensure_future(server.client.post("/predictions", json=body))
@@ -95,7 +109,7 @@ async def _held(server: LiveServer, gates: Gates) -> AsyncIterator[None]:
     yield
     gates["go"].open()
     answer = (await first).json()
-    assert (answer["status"], answer["output"]) == ("succeeded", "FIRST")
+    assert (answer["status"], answer["output"]) == ("succeeded", output)
 
 
 def _infer(**values: Any) -> dict[str, Any]:
@@ -137,6 +151,22 @@ async def test_all_apis_feed_one_batch(serve: Serve, gates: Gates) -> None:
         ]
         metrics = (await client.get("/metrics")).text
         assert 'geartrain_batch_size_sum{model="model",version="1"} 7' in metrics
+
+
+async def test_a_batch_without_room_in_memory_is_run_in_parts(serve: Serve, gates: Gates) -> None:
+    """Nobody but the operator sees it: in the log, and in the figures."""
+    async with serve(SMALL) as server:
+        async with _held(server, gates, "FIRST of 1"):
+            answers = [asyncio.ensure_future(server.predict({"text": text})) for text in "abcdef"]
+            await eventually(lambda: server.deployment.scheduler.waiting == 6)
+        assert [(await answer)["output"] for answer in answers] == [
+            f"{text} of {of}" for text, of in zip("ABCDEF", "221221", strict=True)
+        ]
+        metrics = ""
+        while "geartrain_batches_out_of_memory_total" not in metrics:
+            metrics = (await server.client.get("/metrics")).text
+        assert 'geartrain_batches_out_of_memory_total{model="model",version="1"} 3.0' in metrics
+        assert 'geartrain_batch_memory_limit_rows{model="model",version="1"} 2.0' in metrics
 
 
 async def test_wrong_input_is_refused_before_it_runs_as_ever(serve: Serve) -> None:

@@ -10,6 +10,7 @@ from operator import index as whole_number
 from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.batches import ItemError
+from geartrain.authoring.metrics import registry
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.calls import ALL, ItemEvent
@@ -19,6 +20,7 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.memory import WORTHWHILE
 from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
+from geartrain.worker.calls.memory import REMEMBERED, MemoryLimit, is_out_of_memory, parts_of
 from geartrain.worker.calls.reports import (
     NO_FAILURES,
     CallLog,
@@ -197,10 +199,12 @@ class BatchCodec:
             _pack_nothing if output.type.form else _packer(output, by_rows=batching.by_rows and not batching.apart)
         )
         self.retry_singly = batching.policy.retry_singly
+        self.memory = MemoryLimit(registry)
         self.router = router
 
     def __call__(self, items: Sequence[int], reports: ReportSender, /) -> BatchInvocation:
         """Begin an invocation of `run()` for some items of a call, whose logs go to the current writer already."""
+        self.memory.relieve()
         scopes = ItemScopes(reports, router=self.router, whole=self.router.target())
         return BatchInvocation(self, items, reports, scopes=scopes)
 
@@ -285,9 +289,12 @@ class BatchInvocation:
         if blamed:
             return self._without(blamed, items)
         is_final = len(items) < 2 or isinstance(error, (OutputError, NobodyLeftError))  # noqa: PLR2004 - several
+        what = describe_error(error)
+        parts = self._in_parts(what, items) if not is_final and is_out_of_memory(error) else None
+        if parts is not None:
+            return parts
         if is_final or not self._codec.retry_singly:
             return failure_of_all(items, error)
-        what = describe_error(error)
         return Recovery(
             failures={item: what for item in items if item in self._given},
             again=[[item] for item in items if item not in self._given],
@@ -303,6 +310,27 @@ class BatchInvocation:
         """Take out the metrics that were recorded: the items are run again."""
         self.scope.forget_metrics()
         self._scopes.forget_metrics()
+
+    def _in_parts(self, what: str, items: Sequence[int]) -> Recovery | None:
+        """Run the items again in parts, as the whole did not fit into memory; None if parts would be no smaller."""
+        padded, rows = self._codec.binder.padded, self._rows()
+        limit = rows
+        while limit > 1 and padded(limit) >= padded(rows):
+            limit = (limit + 1) // 2
+        if padded(limit) >= padded(rows):
+            return None
+        self._codec.memory.fail(limit)
+        again = [item for item in items if item not in self._given]
+        rest = f"and is run again in parts of at most {limit}, as are others of the next {REMEMBERED / 60:g} minutes"
+        return Recovery(
+            failures={item: what for item in items if item in self._given},
+            again=parts_of(again, [self._items[item].rows for item in again], limit),
+            warning=f"a batch of {rows} did not fit into memory, {rest}: {what}",
+        )
+
+    def _rows(self) -> int:
+        """The rows of the items with which the invocation has begun, those included that have failed meanwhile."""
+        return sum(self._scopes.places.sizes) or sum(self._items[item].rows for item in self.items)
 
     def _encode_each(self, parts: Mapping[int, Any]) -> tuple[dict[int, OutputBytes], dict[int, BaseException]]:
         """Encode the part of each item by itself; return the outputs, and why the others have none."""

@@ -25,6 +25,7 @@ from geartrain.worker.calls.codec import (
     SingleTools,
     UnbatchedInvocation,
 )
+from geartrain.worker.calls.memory import MemoryLimit, parts_of
 from geartrain.worker.calls.reports import CallLog, ReportSender, failure_reports
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
@@ -39,12 +40,24 @@ from geartrain.worker.values.outputs import OutputEncoder
 class CallTools:
     """The codecs of one model, the router of what it prints, and the control channel."""
 
-    __slots__ = ("control", "of_one", "of_several", "router")
+    __slots__ = ("control", "memory", "of_one", "of_several", "router")
 
-    def __init__(self, of_one: CallCodec, of_several: CallCodec, *, router: Router, control: Channel) -> None:
-        """`of_one` is the codec of calls of one item, `of_several` that of all others."""
+    def __init__(
+        self,
+        of_one: CallCodec,
+        of_several: CallCodec,
+        *,
+        router: Router,
+        control: Channel,
+        memory: MemoryLimit | None = None,
+    ) -> None:
+        """`of_one` is the codec of calls of one item, `of_several` that of all others.
+
+        A call is cut into invocations that keep the limit of `memory`.
+        """
         self.of_one = of_one
         self.of_several = of_several
+        self.memory = memory
         self.router = router
         self.control = control
 
@@ -71,7 +84,8 @@ def tools_of_model(
     from geartrain.worker.calls.batch_codec import BatchCodec  # few models need it
 
     of_several = BatchCodec(parameters, signature, batching, encoder=encoder, router=router, compose=compose)
-    return CallTools(of_one if batching.takes_singles else of_several, of_several, router=router, control=control)
+    first = of_one if batching.takes_singles else of_several
+    return CallTools(first, of_several, router=router, control=control, memory=of_several.memory)
 
 
 @cache
@@ -111,6 +125,10 @@ class Call:
         self._tools = tools
         self._reports = ReportSender(message, slot, perf_counter())
         self._left, self.waiting = _beginning(len(message.items))
+        memory = tools.memory
+        if memory is not None and memory.rows:
+            items = message.items
+            self.waiting = tuple(parts_of(range(len(items)), [item.rows for item in items], memory.rows))
         self._input: Buffer | None = None  # once it has been read
 
     @property
