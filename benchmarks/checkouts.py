@@ -86,7 +86,10 @@ def prepare(checkout: Checkout, *, repository: pathlib.Path = ROOT) -> Checkout:
     where = _run([str(checkout.binaries / "python"), "-c", "import geartrain; print(geartrain.__file__)"]).strip()
     if not pathlib.Path(where).is_relative_to(checkout.source / "src"):
         raise LookupError(f"the environment of {checkout.name} imports geartrain from {where}; is PYTHONPATH set?")
-    text = _run([str(checkout.binaries / "geartrain"), "serve", "--help"], COLUMNS="200")
+    serve = [str(checkout.binaries / "geartrain"), "serve"]
+    text = _run([*serve, "--help"], COLUMNS="200")
+    if "--help-all" in text:
+        text = _run([*serve, "--help-all"], COLUMNS="200")
     return dataclasses.replace(checkout, options=("--grpc-port", GRPC_OFF) if "--grpc-port" in text else ())
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from geartrain.service.models.deployment import Limits
 from tests.support.gates import Gates
-from tests.support.servers import LiveServer, Serve, eventually
+from tests.support.servers import LiveServer, Serve, eventually, write_model
 
 TEXTS = """
     import select
@@ -62,6 +62,18 @@ TOKENS = """
         def run(self, count: list[int], prompt: list[str] = "") -> Iterator[list[str | None]]:
             for number in range(max(count)):
                 yield [f"{number} of {each}" if number < each else None for each in count]
+"""
+COSTLY = """
+    import select
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=8, cost="text + 2 * more", max_cost=12)
+        def run(self, text: list[str], more: list[int] = 0, gate: str = "") -> list[str]:
+            if gate:
+                with open(gate, "rb", buffering=0) as file:
+                    select.select([file], [], [])
+            return [",".join(text)] * len(text)
 """
 SMALL = """
     import select
@@ -151,6 +163,37 @@ async def test_all_apis_feed_one_batch(serve: Serve, gates: Gates) -> None:
         ]
         metrics = (await client.get("/metrics")).text
         assert 'geartrain_batch_size_sum{model="model",version="1"} 7' in metrics
+
+
+@pytest.mark.parametrize(
+    ("settings", "together"),
+    [
+        ("", [0, 0, 1, 2, 2]),
+        ("{padded: true, max_cost: 11}", [0, 0, 1, 2, 3]),
+        ("{max_cost: 100}", [0, 0, 0, 0, 0]),
+        ("{padded: true, sort: 4}", [0, 1, 2, 0, 1]),
+    ],
+)
+async def test_calls_by_cost(serve: Serve, gates: Gates, tmp_path: Path, settings: str, together: list[int]) -> None:
+    """Over two protocols, with the operator's settings before those of the class."""
+    folder = write_model(tmp_path / "model", COSTLY)
+    (folder / "geartrain.yaml").write_text(f"batching: {settings}\n" if settings else "")
+    async with serve(folder) as server:
+        async with _held(server, gates, "first"):
+            asked: list[Any] = [
+                server.predict({"text": "aa"}),
+                server.predict({"text": "bbb", "more": 1}),
+                server.predict({"text": "c" * 20}),
+                server.predict({"text": "d", "more": 0}),
+                server.client.post("/v2/models/model/infer", json=_infer(text="eeee", more=1)),
+            ]
+            answers = [asyncio.ensure_future(each) for each in asked]
+            await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
+        *cog, infer = [await answer for answer in answers]
+        outputs = [*(answer["output"] for answer in cog), infer.json()["outputs"][0]["data"][0]]
+        texts = [text[0] for text in ("a", "b", "c", "d", "e")]
+        calls = [[text for text, place in zip(texts, together, strict=True) if place == each] for each in together]
+        assert [sorted(each[0] for each in output.split(",")) for output in outputs] == calls
 
 
 async def test_a_batch_without_room_in_memory_is_run_in_parts(serve: Serve, gates: Gates) -> None:

@@ -15,7 +15,7 @@ from tests.support.batch_worker import Answers, Item, Worker, models_loaded, nes
 
 PAGE = (Path(__file__).parents[2] / "docs/batching.md").read_text(encoding="utf-8")
 MODELS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, ASYNC = range(7)
+TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, ASYNC, COST, PADDED = range(9)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def each(name: str, *values: str) -> list[Item]:
 
 
 def test_every_model_of_the_page_is_tested() -> None:
-    assert len(MODELS) == len(range(TEXTS, ASYNC + 1))
+    assert len(MODELS) == len(range(TEXTS, PADDED + 1))
 
 
 @only(TEXTS)
@@ -100,6 +100,20 @@ def test_streams(model: LoadedRunner) -> None:
 def test_async(model: LoadedRunner) -> None:
     assert ask(model, each("keys", "ab", "cd")).outputs == {0: "ba", 1: "dc"}
     assert (model.is_async, model.max_concurrency) == (True, 4)
+
+
+@only(COST)
+def test_cost(model: LoadedRunner) -> None:
+    assert ask(model, each("text", "ab", "c")).outputs == {0: 2, 1: 1}
+    assert model.batching is not None
+    assert model.batching.policy == BatchPolicy(256, cost="text", max_cost=16_384)
+
+
+@only(PADDED)
+def test_padded(model: LoadedRunner) -> None:
+    assert ask(model, each("text", "ab", "c")).outputs == {0: 0, 1: 1}
+    assert model.batching is not None
+    assert model.batching.policy == BatchPolicy(256, cost="text", max_cost=8192, padded=True, sort=2)
 
 
 def test_the_wrong_number_of_results(tmp_path: Path) -> None:

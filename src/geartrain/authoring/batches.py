@@ -9,6 +9,8 @@ from typing import Any, Final, SupportsIndex, final
 Reason = str | BaseException
 
 DEFAULT_MAX_SIZE: Final = 32
+DEFAULT_SORT: Final = 2  # calls among which `sort=True` puts similar requests together
+MOST_SORT: Final = 64
 _SIZES: Final = ("preferred_sizes", "pad_to")
 
 
@@ -45,7 +47,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"max_delay={max_delay!r}: it is a number of seconds, 0 or more")
     for name in _SIZES:
         _check_sizes(settings.get(name, ()), name)
-    for name in ("learn_delay", "retry_singly", "refuse_larger", "gather"):
+    for name in ("learn_delay", "retry_singly", "refuse_larger", "gather", "padded"):
         if not isinstance(settings.get(name, False), bool):
             raise TypeError(f"{name}={settings[name]!r}: it is True or False")
     preferred, pad_to = (settings.get(name, ()) for name in _SIZES)
@@ -56,6 +58,39 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"pad_to={_shown(pad_to)}: no size of it holds max_size={max_size} rows; add {max_size} to it,"
             f" or set max_size to {pad_to[-1]}"
         )
+    _check_cost(settings)
+
+
+def cost_rule(cost: Any) -> Any:
+    """Return the rule of `cost`: of a list of inputs their sum, and anything else as it is."""
+    if not isinstance(cost, (list, tuple)):
+        return cost
+    return " + ".join(name if str(name).isidentifier() else repr(name) for name in cost)
+
+
+def sort_window(sort: Any) -> Any:
+    """Return the number of calls of `sort`, 0 for none, and anything that it cannot be as it is."""
+    return (DEFAULT_SORT if sort else 0) if isinstance(sort, bool) else sort
+
+
+def _check_cost(settings: Mapping[str, Any]) -> None:
+    cost, max_cost, sort = (settings.get(name) for name in ("cost", "max_cost", "sort"))
+    if cost is not None and not isinstance(cost_rule(cost), str):
+        raise TypeError(f'cost={cost!r}: it is the name of an input, such as "text", a list of names, or an expression')
+    if max_cost is not None and (isinstance(max_cost, bool) or not isinstance(max_cost, (int, float))):
+        raise TypeError(f"max_cost={max_cost!r}: it is a number, such as 16_384")
+    if max_cost is not None and not (isfinite(max_cost) and max_cost >= 0):
+        raise ValueError(f"max_cost={max_cost!r}: it is a number above 0, or 0 for no limit")
+    if sort is not None and not isinstance(sort, int):
+        raise TypeError(f"sort={sort!r}: it is True or False, or the number of calls to sort among, such as 4")
+    if sort is not None and not (isinstance(sort, bool) or sort == 0 or 1 < sort <= MOST_SORT):
+        raise ValueError(f"sort={sort!r}: the number of calls to sort among is 2 to {MOST_SORT}")
+    if not cost:
+        found = next((name for name in ("max_cost", "sort", "padded") if settings.get(name)), None)
+        if found is not None:
+            raise ValueError(f"{found}={settings[found]!r} needs the cost of a request: add cost=, an input")
+    elif not (max_cost or sort):
+        raise ValueError(f"cost={cost!r} changes nothing by itself: add max_cost=, sort=True, or both")
 
 
 def _check_whole(value: Any, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, final, overload
 
-from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings
+from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings, cost_rule, sort_window
 
 STREAMING_ATTRIBUTE: Final = "__geartrain_streaming__"
 CONCURRENT_ATTRIBUTE: Final = "__geartrain_concurrent_max__"
@@ -88,8 +88,12 @@ def batched(
     preferred_sizes: Sequence[int] = (),
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
+    cost: str | Sequence[str] = "",
+    max_cost: float = 0,
+    padded: bool = False,
+    sort: bool | int = False,
 ) -> Callable[[_Function], _Function]: ...
-def batched(
+def batched(  # noqa: PLR0913 - settings, each by its name
     function: _Function | None = None,
     *,
     max_size: int = DEFAULT_MAX_SIZE,
@@ -98,6 +102,10 @@ def batched(
     preferred_sizes: Sequence[int] = (),
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
+    cost: str | Sequence[str] = "",
+    max_cost: float = 0,
+    padded: bool = False,
+    sort: bool | int = False,
 ) -> _Function | Callable[[_Function], _Function]:
     """Let one call of `run()` answer up to `max_size` requests: `@batched` or `@batched(max_size=64)`.
 
@@ -106,6 +114,10 @@ def batched(
     without one it waits where that has been seen to pay, unless `learn_delay` is False. A longer queue is cut at the
     `preferred_sizes`. With `pad_to` the model is called with these sizes only: copies of the last row fill a batch up.
     `retry_singly`: a batch that raised is run again one by one, so `run()` must bear that.
+
+    `cost` is the name of the input whose length is the cost of a request, a list of names, or an expression such as
+    `"text + 4 * max_tokens"`. The requests of a call cost at most `max_cost` together; with `padded` each counts as
+    much as the most costly one. `sort` puts requests of similar costs together.
 
     Raises `TypeError` or `ValueError` for a setting that cannot be meant.
     """
@@ -116,6 +128,10 @@ def batched(
         "preferred_sizes": tuple(preferred_sizes) if isinstance(preferred_sizes, list) else preferred_sizes,
         "pad_to": tuple(pad_to) if isinstance(pad_to, list) else pad_to,
         "retry_singly": retry_singly,
+        "cost": cost_rule(cost),
+        "max_cost": max_cost,
+        "padded": padded,
+        "sort": sort_window(sort),
     }
     try:
         check_settings(settings)

@@ -25,6 +25,7 @@ from geartrain.domain.signature.types import Signature
 _SIZES: Final = tuple(2**power for power in range(11))
 _SLOTS: Final = tuple(2**power for power in range(9))
 _DELAYS: Final = (None, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)  # seconds; None is learned
+_COSTS: Final = (0.125, 0.25, 0.5, 1, 2, 4, 8)  # of the cost of a call that is set
 _LOADS: Final = (0.3, 0.5, 0.7, 0.8, 0.9)  # arrivals, as a part of the best rate
 _FOR_REST: Final = 0.25  # of the time, for the last comparison and the curves
 _POINT: Final = (0.3, 5.0)  # seconds for each point of a curve, at least and at most
@@ -137,6 +138,10 @@ async def _knobs(server: Prepared, given: Mapping[str, Any]) -> tuple[dict[str, 
         start = {"batching.max_size": size, "batching.max_delay": delay}
         delays = _DELAYS if delay in _DELAYS else (None, delay, *_DELAYS[1:])
         knobs = [_knob("batching.max_size", _SIZES, size), Knob("batching.max_delay", delays)]
+        cost = batching.get("max_cost") if isinstance(batching, dict) else None
+        if cost:
+            start["batching.max_cost"] = cost
+            knobs.append(Knob("batching.max_cost", tuple(cost * factor for factor in _COSTS)))
     most = processors()
     start |= {"slots": slots, "replicas": replicas}
     knobs += [

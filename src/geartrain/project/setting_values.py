@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from geartrain.authoring.batches import MOST_SORT, cost_rule, sort_window
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.priorities import MAX_LEVELS, Level, Priorities
 from geartrain.domain.remote.reference import RemoteReference, is_remote, read_reference
@@ -123,6 +124,20 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _cost(value: object) -> str:
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError
+    return str(cost_rule(value))
+
+
+def _sort(value: object) -> int:
+    window = sort_window(value)
+    if not isinstance(window, int) or not (window == 0 or 1 < window <= MOST_SORT):
+        raise ValueError
+    return window
+
+
 _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "max_size": (_size, "a whole number of at least 1"),
     "max_delay": (_seconds, "a number of seconds, such as 0.002"),
@@ -132,6 +147,10 @@ _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "retry_singly": (_flag, "true or false"),
     "refuse_larger": (_flag, "true or false"),
     "gather": (_flag, "true or false"),
+    "cost": (_cost, "the name of an input, a list of names, or an expression such as text + 4 * max_tokens"),
+    "max_cost": (_seconds, "a number, such as 16384"),
+    "padded": (_flag, "true or false"),
+    "sort": (_sort, "true, false, or the number of calls to sort among, such as 4"),
 }
 
 

@@ -32,8 +32,10 @@ def test_decorator_with_and_without_settings() -> None:
     def full() -> None: ...
 
     default = {"max_size": 32, "max_delay": 0.0, "learn_delay": True, "preferred_sizes": (), "pad_to": ()}
-    assert settings_of(bare) == settings_of(called) == {**default, "retry_singly": False}
+    without_cost = {"cost": "", "max_cost": 0, "padded": False, "sort": 0}
+    assert settings_of(bare) == settings_of(called) == {**default, "retry_singly": False, **without_cost}
     assert settings_of(full) == {
+        **without_cost,
         "max_size": 8,
         "max_delay": 0.01,
         "learn_delay": False,
@@ -76,7 +78,35 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pad_to": ("8",)}, TypeError, "'8' is no whole number"),
     ({"learn_delay": 0}, TypeError, "learn_delay=0: it is True or False"),
     ({"retry_singly": 1}, TypeError, "retry_singly=1: it is True or False"),
+    ({"cost": 5, "max_cost": 8}, TypeError, 'cost=5: it is the name of an input, such as "text"'),
+    ({"cost": "text", "max_cost": "8"}, TypeError, "max_cost='8': it is a number, such as 16_384"),
+    ({"cost": "text", "max_cost": -1}, ValueError, "max_cost=-1: it is a number above 0"),
+    ({"cost": "text", "max_cost": float("inf")}, ValueError, "max_cost=inf: it is a number above 0"),
+    ({"cost": "text", "sort": "yes"}, TypeError, "sort='yes': it is True or False, or the number of calls"),
+    ({"cost": "text", "sort": 1}, ValueError, "sort=1: the number of calls to sort among is 2 to 64"),
+    ({"cost": "text", "sort": 65}, ValueError, "sort=65: the number of calls"),
+    ({"cost": "text", "sort": True, "padded": 1}, TypeError, "padded=1: it is True or False"),
+    ({"cost": "text"}, ValueError, "cost='text' changes nothing by itself: add max_cost=, sort=True, or both"),
+    ({"max_cost": 8}, ValueError, "max_cost=8 needs the cost of a request: add cost="),
+    ({"sort": True}, ValueError, "sort=.* needs the cost of a request"),
+    ({"padded": True}, ValueError, "padded=True needs the cost of a request"),
 ]
+
+
+def test_costs() -> None:
+    @batched(cost=["text", "tokens"], max_cost=100, sort=True)
+    def several() -> None: ...
+
+    @batched(cost="text", sort=8, padded=True)
+    def padded() -> None: ...
+
+    assert {name: settings_of(several)[name] for name in ("cost", "max_cost", "padded", "sort")} == {
+        "cost": "text + tokens",
+        "max_cost": 100,
+        "padded": False,
+        "sort": 2,
+    }
+    assert (settings_of(padded)["sort"], settings_of(padded)["padded"]) == (8, True)
 
 
 @pytest.mark.parametrize(("settings", "kind", "text"), WRONG, ids=lambda value: str(value)[:30])

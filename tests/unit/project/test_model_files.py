@@ -226,6 +226,8 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert (found.options, found.replicas, found.environment) == ({"threads": 2}, 2, {"A": "1"})
     assert found.batching == {"max_size": 64, "max_delay": 0.002, "preferred_sizes": (8, 64)}
+    (tmp_path / "geartrain.yaml").write_text("batching: {cost: [ids, mask], max_cost: 4096, padded: true, sort: true}")
+    assert find(tmp_path).batching == {"cost": "ids + mask", "max_cost": 4096.0, "padded": True, "sort": 2}
     (tmp_path / "geartrain.yaml").write_text("batching: off")
     assert find(tmp_path).batching == {
         "max_size": 1,
@@ -252,6 +254,10 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
         ("batching: {learn_delay: 0}", "`batching.learn_delay` is 0; write true or false"),
         ("batching: {pad_to: [8, 8]}", "`batching.pad_to` is [8, 8]; write a list of sizes that grow"),
         ("batching: {retry_singly: 1}", "`batching.retry_singly` is 1; write true or false"),
+        ("batching: {cost: 5}", "`batching.cost` is 5; write the name of an input, a list of names, or an expression"),
+        ("batching: {max_cost: lots}", "`batching.max_cost` is 'lots'; write a number, such as 16384"),
+        ("batching: {sort: 1}", "`batching.sort` is 1; write true, false, or the number of calls"),
+        ("batching: {sort: all}", "`batching.sort` is 'all'; write true, false, or the number of calls"),
         ("batching: {max_size: 8, preferred_sizes: [16]}", "`batching.preferred_sizes` has 16, which is more than "),
     ],
 )

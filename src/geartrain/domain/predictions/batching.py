@@ -29,6 +29,11 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     with: a batch is filled up to the next one, with copies of its last row. `retry_singly`: a batch that raised is run
     again one by one. `refuse_larger`: a request of more than `max_size` rows is an error; otherwise it runs by itself.
     Without `gather`, each request is a batch by itself.
+
+    `cost` is the rule for the cost of a request (`domain.predictions.costs`), empty for none, and `max_cost` the most
+    of one call, 0 for any; a request that costs more runs by itself. `padded`: a call costs as much as if all its
+    requests were as costly as the most costly one. `sort` is the number of calls among which requests of similar costs
+    are put together, 0 for the order of coming.
     """
 
     max_size: int = DEFAULT_MAX_SIZE
@@ -39,6 +44,10 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     refuse_larger: bool = True
     learn_delay: bool = True
     gather: bool = True
+    cost: str = ""
+    max_cost: float = 0.0
+    padded: bool = False
+    sort: int = 0
 
 
 class Batching(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,9 +13,11 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchItems, BatchPolicy
 from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.predictions.priorities import Priorities
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.scheduling.context import TimeLimit
+from geartrain.service.scheduling.cutting import Size
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue, LevelledQueue
 
@@ -71,6 +73,7 @@ class Pending:
         """`serve` starts what can be started."""
         self.queue: CallQueue[Execution] = _new_queue(_ONE_BY_ONE, priorities)
         self.measure: Measure = _measure_single
+        self._cost_of: CostRule | None = None
         self.max_size = 1  # rows of a call
         self.has_levels = bool(priorities.levels)
         self.turn = Turn(serve)
@@ -88,6 +91,7 @@ class Pending:
         if not learns:
             policy = msgspec.structs.replace(policy, learn_delay=False)
         self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure
+        self._cost_of = CostRule(policy.cost, info.signature) if policy.cost else None
         self.max_size = policy.max_size
         waiting, self.queue = self.queue, _new_queue(policy, self._priorities)
         for execution in waiting:
@@ -116,9 +120,10 @@ class Pending:
 
     def _put(self, execution: Execution) -> bool:
         ticket, now = execution.ticket, time.monotonic()
-        is_nested = ticket.schedule.is_nested
+        item, cost_of = execution.item, self._cost_of
+        size = Size(item.rows) if cost_of is None else Size(item.rows, cost_of(item.input, item.tensors))
         may_run = self.queue.add(
-            execution, ticket.key, execution.item.rows, now=now, level=ticket.level, is_ahead=is_nested
+            execution, ticket.key, size, now=now, level=ticket.level, is_ahead=ticket.schedule.is_nested
         )
         if self.has_levels:
             self._expiry.at(self.queue.next_expiry(), now)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import abc
 import heapq
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Final, Generic, TypeVar
 
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.priorities import Level
+from geartrain.service.scheduling.cutting import Size, filled, first_call, sorted_calls
 from geartrain.service.scheduling.gathering import gathering_of, rows_of_call
 
 T = TypeVar("T", bound=Hashable)
@@ -35,7 +37,7 @@ class CallQueue(abc.ABC, Generic[T]):
         """Yield what waits, in the order in which it would be taken."""
 
     @abc.abstractmethod
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
+    def add(self, item: T, key: Hashable, size: Size, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
         """Have an item wait. Only those with equal keys share a call. `level` is that of its priority, 0 the highest.
 
         What `is_ahead` is taken before all that is not, in the order of coming.
@@ -101,7 +103,7 @@ class FirstComeQueue(CallQueue[T]):
         self,
         item: T,
         key: Hashable,  # noqa: ARG002
-        rows: int,  # noqa: ARG002
+        size: Size,  # noqa: ARG002
         *,
         now: float,
         level: int = 0,  # noqa: ARG002
@@ -146,15 +148,17 @@ class FirstComeQueue(CallQueue[T]):
 
 
 class _Group(Generic[T]):
-    """Those that can share a batch, in the order in which they came; each with its rows and when it came."""
+    """Those that can share a batch, in the order in which they came; each with its size and when it came."""
 
-    __slots__ = ("ahead", "items", "key", "rows")
+    __slots__ = ("ahead", "cost", "items", "key", "planned", "rows")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
-        self.items: dict[T, tuple[int, float]] = {}
-        self.ahead: dict[T, tuple[int, float]] = {}  # those that are taken before
+        self.items: dict[T, tuple[Size, float]] = {}
+        self.ahead: dict[T, tuple[Size, float]] = {}  # those that are taken before
         self.rows = 0
+        self.cost = 0.0
+        self.planned: deque[list[tuple[T, Size]]] = deque()  # calls that were sorted and wait for their turn
 
     @property
     def since(self) -> float:
@@ -166,11 +170,11 @@ class _Group(Generic[T]):
         """The request that is taken first."""
         return next(iter(self.ahead or self.items))
 
-    def in_order(self) -> Iterator[tuple[T, int]]:
-        """Give each request with its rows."""
+    def in_order(self) -> Iterator[tuple[T, Size]]:
+        """Give each request with its size."""
         for items in (self.ahead, self.items):
-            for item, (rows, _) in items.items():
-                yield item, rows
+            for item, (size, _) in items.items():
+                yield item, size
 
 
 class BatchQueue(CallQueue[T]):
@@ -183,6 +187,7 @@ class BatchQueue(CallQueue[T]):
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
         self._max_size = policy.max_size
+        self._max_cost = policy.max_cost
         self._gathering = gathering_of(policy)
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
@@ -198,7 +203,7 @@ class BatchQueue(CallQueue[T]):
         self,
         item: T,
         key: Hashable,
-        rows: int,
+        size: Size,
         *,
         now: float,
         level: int = 0,  # noqa: ARG002
@@ -208,22 +213,24 @@ class BatchQueue(CallQueue[T]):
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key)
-        (group.ahead if is_ahead else group.items)[item] = rows, now
-        group.rows += rows
+        (group.ahead if is_ahead else group.items)[item] = size, now
+        group.rows += size.rows
+        group.cost += size.cost
         self._group_of[item] = group
-        self.rows += rows
+        self.rows += size.rows
         gathering = self._gathering
-        gathering.arrive(rows, now)
-        return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
+        gathering.arrive(size.rows, now)
+        return gathering.is_enough(self.rows, now) or self._is_full(group)
 
     def remove(self, item: T) -> bool:
         """See `CallQueue.remove`."""
         group = self._group_of.pop(item, None)
         if group is None:
             return False
-        rows, _ = (group.ahead if item in group.ahead else group.items).pop(item)
-        group.rows -= rows
-        self.rows -= rows
+        size, _ = (group.ahead if item in group.ahead else group.items).pop(item)
+        group.rows -= size.rows
+        group.cost -= size.cost
+        self.rows -= size.rows
         if not (group.items or group.ahead):
             del self._groups[group.key]
         return True
@@ -239,10 +246,10 @@ class BatchQueue(CallQueue[T]):
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
         """See `CallQueue.take_full`."""
-        if self.rows < self._max_size:
+        if not self._groups or (self.rows < self._max_size and not self._max_cost):
             return []
         group = min(self._groups.values(), key=_since)
-        return self._cut(group) if group.rows >= self._max_size and only(group.first) else []
+        return self._cut(group) if self._is_full(group) and only(group.first) else []
 
     def due(self) -> float | None:
         """See `CallQueue.due`."""
@@ -254,26 +261,39 @@ class BatchQueue(CallQueue[T]):
         groups = list(self._groups.values())
         gathering = self._gathering
         if not gathering.is_enough(self.rows, now):
-            groups = [each for each in groups if each.rows >= self._max_size or gathering.due(each.since) <= now]
+            groups = [each for each in groups if self._is_full(each) or gathering.due(each.since) <= now]
         if len(groups) > 1:
             return min(groups, key=_since)
         return groups[0] if groups else None
 
+    def _is_full(self, group: _Group[T]) -> bool:
+        """True if a call of the group is as large as it may be."""
+        return group.rows >= self._max_size or 0 < self._max_cost <= group.cost
+
     def _cut(self, group: _Group[T]) -> list[T]:
-        """Take a batch from a group: whole requests, in their order, up to the largest size that it fills."""
-        limit = rows_of_call(self._policy, group.rows)
-        if group.rows <= limit:
+        """Take a batch from a group: whole requests, in their order or sorted, up to the largest size that it fills."""
+        policy = self._policy
+        limit = rows_of_call(policy, group.rows)
+        if group.rows <= limit and not (policy.max_cost or policy.sort):
             return self._empty(group)
-        taken: list[T] = []
-        total = 0
-        for item, rows in group.in_order():
-            if taken and total + rows > limit:
-                break
-            taken.append(item)
-            total += rows
+        if policy.sort and not group.ahead:
+            taken = self._cut_sorted(group, limit)
+        else:
+            taken = first_call(group.in_order(), policy, limit)
         for item in taken:
             self.remove(item)
         return taken
+
+    def _cut_sorted(self, group: _Group[T], limit: int) -> list[T]:
+        """Return the next call of those that were sorted together; they are sorted anew when all of them were taken."""
+        call: list[tuple[T, Size]] = []
+        while group.planned and not call:
+            call = [entry for entry in group.planned.popleft() if entry[0] in group.items]
+        if not call:
+            call, *others = sorted_calls(list(group.in_order()), self._policy)
+            group.planned.extend(others)
+        chosen = {item for each in (call, *group.planned) for item, _ in each}
+        return filled(call, (entry for entry in group.in_order() if entry[0] not in chosen), self._policy, limit=limit)
 
     def _empty(self, group: _Group[T]) -> list[T]:
         """Take all of a group."""
@@ -293,12 +313,12 @@ def _since(group: _Group[T]) -> tuple[bool, float]:
 class _LevelledEntry(Generic[T]):
     """One that waits."""
 
-    __slots__ = ("group", "level", "line", "rows", "since")
+    __slots__ = ("group", "level", "line", "since", "size")
 
-    def __init__(self, group: _LevelledGroup[T], level: int, *, rows: int, since: float) -> None:
+    def __init__(self, group: _LevelledGroup[T], level: int, *, size: Size, since: float) -> None:
         self.group = group
         self.level = level
-        self.rows = rows
+        self.size = size
         self.since = since
         self.line = _line(level, is_late=False)
 
@@ -314,13 +334,14 @@ def _line(level: int, *, is_late: bool) -> int:
 class _LevelledGroup(Generic[T]):
     """Those that can share a call, in lines; within one they stand in the order in which they joined it."""
 
-    __slots__ = ("key", "lines", "rows", "size")
+    __slots__ = ("cost", "key", "lines", "number", "rows")
 
     def __init__(self, key: Hashable, levels: int) -> None:
         self.key = key
         self.lines: list[dict[T, _LevelledEntry[T]]] = [{} for _ in range(1 + 2 * levels)]
         self.rows = 0
-        self.size = 0
+        self.cost = 0.0
+        self.number = 0
 
     def first(self) -> _LevelledEntry[T]:
         """Return the one whose turn is next. A group is never empty."""
@@ -329,21 +350,24 @@ class _LevelledGroup(Generic[T]):
     def put(self, item: T, entry: _LevelledEntry[T]) -> None:
         """Add one at the end of its line."""
         self.lines[entry.line][item] = entry
-        self.rows += entry.rows
-        self.size += 1
+        self.rows += entry.size.rows
+        self.cost += entry.size.cost
+        self.number += 1
 
     def drop(self, item: T, entry: _LevelledEntry[T]) -> None:
         """Take one out."""
         del self.lines[entry.line][item]
-        self.rows -= entry.rows
-        self.size -= 1
+        self.rows -= entry.size.rows
+        self.cost -= entry.size.cost
+        self.number -= 1
 
 
 class LevelledQueue(CallQueue[T]):
     """Queue for any size of calls that serves higher levels first.
 
     No prediction of a lower level begins before one of a higher level. A call whose first one is of a high level is
-    filled up with those of lower levels that can share it. Within a level the order is that of coming. A prediction
+    filled up with those of lower levels that can share it. Within a level the order is that of coming: nothing is
+    sorted by cost. A prediction
     that is late by the policy of its level is no longer returned by `take` but by `expire`, or goes behind the others
     of its level.
 
@@ -378,24 +402,24 @@ class LevelledQueue(CallQueue[T]):
         """See `CallQueue.ahead_of`."""
         return sum(self._sizes[: level + 1])
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
+    def add(self, item: T, key: Hashable, size: Size, *, now: float, level: int = 0, is_ahead: bool = False) -> bool:
         """See `CallQueue.add`."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _LevelledGroup(key, len(self._levels))
-        entry = self._entries[item] = _LevelledEntry(group, level, rows=rows, since=now)
+        entry = self._entries[item] = _LevelledEntry(group, level, size=size, since=now)
         if is_ahead:
             entry.line = _AHEAD
         group.put(item, entry)
         self._sizes[level] += 1
-        self.rows += rows
+        self.rows += size.rows
         timeout = self._levels[level].timeout
         if timeout is not None and not is_ahead:
             self._number += 1
             heapq.heappush(self._deadlines, (now + timeout, self._number, item, entry))
         gathering = self._gathering
-        gathering.arrive(rows, now)
-        return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
+        gathering.arrive(size.rows, now)
+        return gathering.is_enough(self.rows, now) or self._is_full(group)
 
     def remove(self, item: T) -> bool:
         """See `CallQueue.remove`."""
@@ -405,8 +429,8 @@ class LevelledQueue(CallQueue[T]):
         group = entry.group
         group.drop(item, entry)
         self._sizes[entry.level] -= 1
-        self.rows -= entry.rows
-        if not group.size:
+        self.rows -= entry.size.rows
+        if not group.number:
             del self._groups[group.key]
         return True
 
@@ -431,7 +455,8 @@ class LevelledQueue(CallQueue[T]):
         """See `CallQueue.take`."""
         self._sort_late(now)
         group = self._next(now)
-        taken = [] if group is None else _call_of(group, rows_of_call(self._policy, group.rows))
+        policy = self._policy
+        taken = [] if group is None else first_call(_in_order(group), policy, rows_of_call(policy, group.rows))
         for item in taken:
             self.remove(item)
         return taken
@@ -446,6 +471,10 @@ class LevelledQueue(CallQueue[T]):
             return None
         since = min(first.since for first in _foremost(self._groups.values()).values())
         return self._gathering.due(since)
+
+    def _is_full(self, group: _LevelledGroup[T]) -> bool:
+        """True if a call of the group is as large as it may be."""
+        return group.rows >= self._max_size or 0 < self._policy.max_cost <= group.cost
 
     def _sort_late(self, now: float) -> None:
         """Take out those that have waited too long, or put them behind the others of their level."""
@@ -472,7 +501,7 @@ class LevelledQueue(CallQueue[T]):
             firsts = {
                 group: first
                 for group, first in firsts.items()
-                if group.rows >= self._max_size or gathering.due(first.since) <= now
+                if self._is_full(group) or gathering.due(first.since) <= now
             }
         return min(firsts, key=lambda group: firsts[group].since, default=None)
 
@@ -484,18 +513,7 @@ def _foremost(groups: Iterable[_LevelledGroup[T]]) -> dict[_LevelledGroup[T], _L
     return {group: first for group, first in firsts.items() if first.line == line}
 
 
-def _call_of(group: _LevelledGroup[T], limit: int) -> list[T]:
-    """Return those of a group that share the next call: whole requests, in their order, up to so many rows."""
-    taken: list[T] = []
-    total = 0
-    for item, entry in _in_order(group):
-        if taken and (limit == 1 or total + entry.rows > limit):
-            break
-        taken.append(item)
-        total += entry.rows
-    return taken
-
-
-def _in_order(group: _LevelledGroup[T]) -> Iterator[tuple[T, _LevelledEntry[T]]]:
+def _in_order(group: _LevelledGroup[T]) -> Iterator[tuple[T, Size]]:
     for line in group.lines:
-        yield from line.items()
+        for item, entry in line.items():
+            yield item, entry.size

@@ -30,6 +30,7 @@ from geartrain.backends.text import (
     TextBackend,
 )
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.signature.types import (
     NOTHING_DECLARED,
     Declared,
@@ -437,6 +438,8 @@ def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None, *, o
         settings = {**msgspec.structs.asdict(DEFAULT_POLICY), **(given or {})}
         check_settings(settings)
         policy = msgspec.convert(settings, BatchPolicy)
+        if policy.cost:
+            CostRule(policy.cost, _signature(backend, file, takes_any=False))
     except (TypeError, ValueError) as error:
         raise LoadError(f"{file}: `batching` in {origin}: {error}") from None
     if backend.most_rows is not None and backend.most_rows <= policy.max_size:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from geartrain.authoring.batches import check_settings
 from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, Opaque
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.signature.types import Signature, TypeSpec
 from geartrain.domain.tensors.tensor import VARIABLE
 from geartrain.worker.loading.annotations import AnnotationReader
@@ -59,7 +60,9 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
             f"{owner_name} returns ConcatenateIterator, and a request with tensors has rows, not one text:"
             " use Iterator[list[str]]"
         )
-    return BatchedSignature(parameters, make_signature(run, parameters, output), Batching(policy, by_rows, shared))
+    signature = make_signature(run, parameters, output)
+    check_cost(policy, signature, owner_name)
+    return BatchedSignature(parameters, signature, Batching(policy, by_rows, shared))
 
 
 def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
@@ -70,8 +73,18 @@ def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner:
     try:
         check_settings(merged)
         sizes = {name: tuple(merged[name]) for name in ("preferred_sizes", "pad_to")}
-        return BatchPolicy(**{**merged, **sizes})
+        return BatchPolicy(**{**merged, **sizes, "max_cost": float(merged["max_cost"])})
     except (TypeError, ValueError) as error:
+        raise UnsupportedAnnotationError(f"the batching of {owner}: {error}") from error
+
+
+def check_cost(policy: BatchPolicy, signature: Signature, owner: str) -> None:
+    """Raise `UnsupportedAnnotationError` for a rule of costs that does not fit the inputs."""
+    if not policy.cost:
+        return
+    try:
+        CostRule(policy.cost, signature)
+    except ValueError as error:
         raise UnsupportedAnnotationError(f"the batching of {owner}: {error}") from error
 
 

@@ -107,6 +107,11 @@ def read_open(run: Callable[..., Any], *, owner_name: str, settings: Mapping[str
     batching = None
     if settings is not None:
         policy = read_policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
+        if policy.cost:
+            raise UnsupportedAnnotationError(
+                f"the batching of {owner_name}: cost={policy.cost!r} needs inputs with names, and this one takes whole"
+                " requests: take it out, or annotate the inputs"
+            )
         batching = Batching(policy, apart=True)
     if output is None:
         of_one = part_of(owner_name) if is_batched else None

@@ -11,6 +11,7 @@ from math import inf
 import pytest
 
 from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.service.scheduling.cutting import Size
 from geartrain.service.scheduling.queue import BatchQueue
 
 EAGER = BatchPolicy(max_size=32, learn_delay=False)
@@ -81,7 +82,7 @@ class Simulation:
     def _ask(self, *, returns: bool) -> None:
         number = next(self._numbers)
         self._asked[number] = self.now, returns
-        self._queue.add(number, (), 1, now=self.now)
+        self._queue.add(number, (), Size(1), now=self.now)
 
     def _end(self, members: list[int]) -> None:
         self._is_busy = False

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.priorities import Level, Priorities
+from geartrain.service.scheduling.cutting import Size
 from geartrain.service.scheduling.queue import LevelledQueue
 
 PLAIN = (Level(), Level(), Level())
@@ -23,7 +24,7 @@ def queue_of(*levels: Level, max_size: int = 1, **policy: Any) -> LevelledQueue[
 
 def add(queue: LevelledQueue[str], names: str, *, level: int, now: float = 0.0, key: str = "key") -> None:
     for name in names:
-        queue.add(name, key, 1, now=now, level=level)
+        queue.add(name, key, Size(1), now=now, level=level)
 
 
 def drain(queue: LevelledQueue[str], now: float) -> list[str]:
@@ -135,7 +136,7 @@ def test_an_item_that_comes_back_has_its_time_anew() -> None:
 def test_deadlines_of_those_who_have_gone_are_cleared_away() -> None:
     queue = queue_of(Level(timeout=1000.0))
     for number in range(1000):
-        queue.add(f"{number}", "key", 1, now=float(number) / 10)
+        queue.add(f"{number}", "key", Size(1), now=float(number) / 10)
         assert queue.take(float(number) / 10) == [f"{number}"]
     assert len(queue._deadlines) < 200
 
@@ -280,7 +281,7 @@ def test_any_sequence(
         now += 1 / 1024  # so that no two come at the same moment, and sums are exact
         refused |= model.expire(now)
         if step == "add":
-            queue.add(count, value, rows, now=now, level=level % len(levels))
+            queue.add(count, value, Size(rows), now=now, level=level % len(levels))
             model.waiting.append(Waiting(count, value, rows, level % len(levels), now))
             count += 1
         elif step == "leave":

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.service.scheduling.cutting import Size
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
 
 
 def _queue(*rows: int, now: float = 0.0, **policy: Any) -> BatchQueue[int]:
     queue: BatchQueue[int] = BatchQueue(BatchPolicy(**policy))
     for index, size in enumerate(rows):
-        queue.add(index, "key", size, now=now)
+        queue.add(index, "key", Size(size), now=now)
     return queue
 
 
@@ -41,7 +42,7 @@ def test_a_request_that_is_larger_than_a_batch_runs_by_itself() -> None:
 def test_different_kinds_never_share_and_the_oldest_goes_first() -> None:
     queue: BatchQueue[int] = BatchQueue(BatchPolicy())
     for index, kind in enumerate("abacb"):
-        queue.add(index, kind, 1, now=float(index))
+        queue.add(index, kind, Size(1), now=float(index))
     assert [queue.take(9.0) for _ in range(4)] == [[0, 2], [1, 4], [3], []]
 
 
@@ -64,14 +65,14 @@ def test_who_has_left_is_not_taken() -> None:
 def test_a_delay_waits_for_as_many_as_there_were() -> None:
     queue = _queue(1, max_delay=1.0)
     assert queue.take(0.0) == [0], "nobody else was there before: there is nobody to wait for"
-    queue.add(1, "key", 1, now=0.5)
+    queue.add(1, "key", Size(1), now=0.5)
     queue.end_call(3, took=0.1, now=0.5)  # of four that were on their way, three have their answers and may ask again
     assert queue.take(0.6) == []
     assert queue.due() == 1.5
-    queue.add(2, "key", 1, now=0.7)
-    queue.add(3, "key", 1, now=0.7)
+    queue.add(2, "key", Size(1), now=0.7)
+    queue.add(3, "key", Size(1), now=0.7)
     assert queue.take(0.7) == []
-    queue.add(4, "key", 1, now=0.8)
+    queue.add(4, "key", Size(1), now=0.8)
     assert queue.take(0.8) == [1, 2, 3, 4]
 
 
@@ -101,9 +102,9 @@ def test_a_full_batch_of_one_kind_does_not_wait_for_another_kind() -> None:
     queue: BatchQueue[int] = BatchQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
     queue.end_call(30, took=0.1, now=0.0)
     for index, kind in enumerate("abb"):
-        queue.add(index, kind, 1, now=0.0)
+        queue.add(index, kind, Size(1), now=0.0)
     queue.remove(0)
-    queue.add(3, "a", 1, now=0.0)
+    queue.add(3, "a", Size(1), now=0.0)
     assert queue.take(0.0) == [1, 2]
 
 
@@ -111,7 +112,7 @@ def test_first_come_is_first_served_each_by_itself() -> None:
     queue: FirstComeQueue[str] = FirstComeQueue()
     assert (queue.take(0.0), queue.take_full(), queue.due(), len(queue)) == ([], [], None, 0)
     for name, rows in (("a", 1), ("b", 0), ("c", 0), ("d", 7)):
-        assert queue.add(name, "key", rows, now=5.0)
+        assert queue.add(name, "key", Size(rows), now=5.0)
     assert (len(queue), queue.rows, queue.due()) == (4, 4, 5.0)
     assert queue.remove("b")
     assert not queue.remove("b")
@@ -169,7 +170,7 @@ def test_any_sequence(
             if before:  # so that nothing can be run before it comes
                 _check_taken(before, model, policy, since=since, now=now, free_since=free_since)
                 continue
-            if not queue.add(count, value, rows, now=now):
+            if not queue.add(count, value, Size(rows), now=now):
                 assert queue.take(now) == []
             model.waiting.append((count, value, rows))
             since[count] = now

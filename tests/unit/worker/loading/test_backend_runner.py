@@ -111,6 +111,15 @@ def test_settings_come_before_the_default() -> None:
     assert load({"max_size": 1}).batching is None
 
 
+def test_costs_of_tensors() -> None:
+    batching = load({"cost": "self[0]", "max_cost": 100}).batching
+    assert batching is not None
+    assert (batching.policy.cost, batching.policy.max_cost) == ("self[0]", 100)
+    assert "`batching` in geartrain.yaml: cost: there is no input 'y'; there are: self" in said(
+        {"cost": "y", "max_cost": 100}
+    )
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
     assert "`batching` in geartrain.yaml: preferred_sizes=(256,): 256 is above max_size=128" in said(
         {"preferred_sizes": [256]}

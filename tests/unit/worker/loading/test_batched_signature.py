@@ -331,6 +331,19 @@ def test_settings_of_the_operator_come_before_those_of_the_decorator() -> None:
     )
 
 
+def test_costs_name_inputs() -> None:
+    @batched(cost="texts + tokens", max_cost=100)
+    def run(texts: list[str], tokens: list[int], files: list[Path], length: int = 3) -> list[str]:
+        return texts
+
+    policy = read(run).batching.policy
+    assert (policy.cost, policy.max_cost, policy.sort) == ("texts + tokens", 100, 0)
+    assert read(run, sort=4, max_cost=7).batching.policy.sort == 4
+    for cost, words in (("text", "there is no input 'text'; there are: texts, tokens"), ("files", "is a file")):
+        with pytest.raises(UnsupportedAnnotationError, match=rf"the batching of run\(\): cost: .*{words}"):
+            read(run, cost=cost)
+
+
 def test_settings_that_do_not_fit() -> None:
     @batched(max_size=16, pad_to=(8, 16))
     def run(texts: list[str]) -> list[str]:

@@ -1,0 +1,94 @@
+"""Which of the requests that wait share the next call: pure functions over their rows and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from geartrain.domain.predictions.batching import BatchPolicy
+
+T = TypeVar("T")
+
+
+class Size(NamedTuple):
+    """Size of one request."""
+
+    rows: int
+    cost: float = 0.0
+
+
+class Room:
+    """The room in one call. It takes one request, however large, and others as long as none of its limits is passed."""
+
+    __slots__ = ("_cost", "_limit", "_number", "_policy", "_rows", "longest")
+
+    def __init__(self, policy: BatchPolicy, limit: int) -> None:
+        """`limit` is of rows."""
+        self._policy = policy
+        self._limit = limit
+        self._number = self._rows = 0
+        self._cost = 0.0
+        self.longest = 0.0  # cost of the most costly request
+
+    def take(self, size: Size) -> bool:
+        """Take a request; return False, and leave it, if there is no room."""
+        rows, cost, longest = self._rows + size.rows, self._cost + size.cost, max(self.longest, size.cost)
+        if self._number and (
+            self._limit == 1 or rows > self._limit or self._is_too_much(cost, (self._number + 1) * longest)
+        ):
+            return False
+        self._number += 1
+        self._rows, self._cost, self.longest = rows, cost, longest
+        return True
+
+    def _is_too_much(self, cost: float, padded: float) -> bool:
+        policy = self._policy
+        return 0 < policy.max_cost < (padded if policy.padded else cost)
+
+
+def first_call(waiting: Iterable[tuple[T, Size]], policy: BatchPolicy, limit: int) -> list[T]:
+    """Return the requests of the next call: whole ones in their order, up to the first that has no room."""
+    room = Room(policy, limit)
+    taken = []
+    for item, size in waiting:
+        if not room.take(size):
+            break
+        taken.append(item)
+    return taken
+
+
+def sorted_calls(waiting: Sequence[tuple[T, Size]], policy: BatchPolicy) -> list[list[tuple[T, Size]]]:
+    """Return the next `policy.sort` calls, each of requests of similar costs. The oldest request is in the first one.
+
+    They have the requests that would be in the next so many calls anyway, so that none of them waits longer than until
+    the last of these calls, and no request that comes later goes before them.
+    """
+    window, rest = [], list(waiting)
+    for _ in range(policy.sort):
+        number = len(first_call(rest, policy, policy.max_size))
+        window += rest[:number]
+        rest = rest[number:]
+    if not window:
+        return []
+    oldest = window[0]
+    window.sort(key=lambda entry: entry[1].cost)
+    calls = []
+    while window:
+        number = len(first_call(window, policy, policy.max_size))
+        calls.append(window[:number])
+        window = window[number:]
+    first = next(place for place, call in enumerate(calls) if oldest in call)
+    return [*calls[first:], *calls[:first]]
+
+
+def filled(
+    call: Sequence[tuple[T, Size]], others: Iterable[tuple[T, Size]], policy: BatchPolicy, *, limit: int
+) -> list[T]:
+    """Fill a call up with others that cost no more than its most costly request."""
+    room = Room(policy, limit)
+    taken = []
+    for item, size in call:
+        room.take(size)
+        taken.append(item)
+    longest = room.longest
+    return [*taken, *(item for item, size in others if size.cost <= longest and room.take(size))]
