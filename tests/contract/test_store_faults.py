@@ -53,6 +53,9 @@ from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import eventually
 from tests.support.stores import MODEL, claim
 
+WITHOUT_BATCHES = tuple(f"DROP TABLE geartrain_{name}" for name in ("files", "file_pieces", "batches", "batch_lines"))
+"""Statements that make the third schema of the fourth."""
+
 LIMIT = 40.0  # seconds
 SOON = 3600.0  # seconds: a lease that outlives the test
 
@@ -163,7 +166,7 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         mine = await accept(store, "x")
         await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
     [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: (), 2: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: (), 2: (), 3: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
         assert await store.ledger.find(mine.key) is not None
@@ -181,6 +184,7 @@ async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str
             "ALTER TABLE geartrain_predictions DROP COLUMN principal",
             "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
             "DROP TABLE geartrain_outbox_pieces",
+            *WITHOUT_BATCHES,
             "UPDATE geartrain_schema SET version = 1",
         )
     ada = Principal("key:ada")
@@ -204,6 +208,7 @@ async def test_webhooks_of_the_second_schema_stay(url: str) -> None:
             "UPDATE geartrain_outbox SET body = (SELECT body FROM geartrain_outbox_pieces WHERE piece = 0), pieces = 0",
             "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
             "DROP TABLE geartrain_outbox_pieces",
+            *WITHOUT_BATCHES,
             "UPDATE geartrain_schema SET version = 2",
         )
     async with opened(url) as store:
@@ -217,10 +222,10 @@ async def test_webhooks_of_the_second_schema_stay(url: str) -> None:
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await run(store, "UPDATE geartrain_schema SET version = 0")
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: (), 2: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: (), 2: (), 3: ()})
     with pytest.raises(StoreOptionError, match="--store: "):
         await open_store(url)
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: (), 2: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: (), 2: (), 3: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
 

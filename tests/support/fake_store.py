@@ -29,7 +29,7 @@ from geartrain.domain.predictions.ledger import (
 )
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.principal import ANYONE, Principal
-from tests.support.memory_store import answered
+from tests.support.memory_store import MemoryStore, answered
 
 DOWN = GeartrainError(Code.STORE_UNAVAILABLE, "The store is away.")
 
@@ -195,6 +195,7 @@ class FakeStore:
         self.ledger = FakeLedger()
         self.outbox = FakeOutbox()
         self.replicas = FakeReplicas()
+        self.batches = MemoryStore().batches
 
     async def check(self) -> None:
         """It answers."""

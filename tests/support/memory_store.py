@@ -41,6 +41,7 @@ from geartrain.domain.predictions.ledger import (
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.principal import ANYONE, Principal
+from tests.support.memory_batches import MemoryBatches
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -112,6 +113,7 @@ class MemoryStore:
         self.ledger = MemoryLedger(self)
         self.outbox = MemoryOutbox(self)
         self.replicas = MemoryReplicas(self)
+        self.batches = MemoryBatches(clock=clock, is_alive=self.is_alive, reach=self.reach)
 
     def next_number(self) -> int:
         self.count += 1

@@ -36,6 +36,7 @@ class Bench:
         self.ledger = store.ledger
         self.outbox = store.outbox
         self.replicas = store.replicas
+        self.batches = store.batches
 
     async def join(self, *owners: str) -> None:
         """Let replicas have leases from now on."""

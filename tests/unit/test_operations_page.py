@@ -12,6 +12,7 @@ from geartrain.authoring import scope
 from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
+from geartrain.domain.predictions.batch_jobs import PIECE
 from geartrain.domain.predictions.caching import DEFAULT_BYTES
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
 from geartrain.domain.printed import screen
@@ -32,6 +33,7 @@ from geartrain.transport.cog import routes
 from geartrain.transport.cog.streams import MAX_READERS
 from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
+from geartrain.transport.openai import stored_files
 from geartrain.transport.wire import heads, http2_connection
 from geartrain.transport.wire.http2_output import MAX_HELD
 from geartrain.transport.wire.limits import WireLimits
@@ -62,6 +64,8 @@ BOUNDS: dict[str, list[int | str]] = {
     "printed text of a prediction that waits": [f"{MAX_UNWRITTEN // MIB} Mi"],
     "recorded values of a prediction that wait": [f"{MAX_RECORDED // MIB} MiB"],
     "operations that wait for a store": [groups.MAX_WAITING],
+    "files of clients": [stored_files.MAX_FILES, str(stored_files.MAX_FILE)],
+    "content of a file": [f"{PIECE // MIB} MiB"],
     "lines of the access log": [access_log.MAX_WAITING],
     "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
     "bodies of requests": [],
@@ -151,6 +155,12 @@ MEASURED = {
         "unit/store/test_groups.py::test_no_more_wait_than_there_is_room_for",
         "unit/store/test_groups.py::test_operation_is_let_go_of_when_its_caller_has_an_answer",
     ],
+    "files of clients": [
+        "contract/test_batches.py::test_files_of_a_principal_are_limited",
+        "contract/test_batches.py::test_file_that_has_expired_is_gone",
+        "server/test_openai_files.py::test_files_of_a_key_are_limited",
+    ],
+    "content of a file": ["server/test_openai_files.py::test_large_file_goes_through_little_memory"],
     "lines of the access log": [
         "unit/transport/test_access_log.py::test_what_a_slow_reader_does_not_take_is_dropped_and_counted",
         "unit/transport/test_access_log.py::test_long_names_are_cut",

@@ -22,6 +22,7 @@ from geartrain.transport.mcp.routes import mcp_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.openai.routes import openai_routes
+from geartrain.transport.openai.stored_routes import stored_routes
 from geartrain.transport.playground.routes import with_playground
 from geartrain.transport.records import RequestCounts, RequestObserver, RequestRecords
 from geartrain.transport.routing import Route, Router, split_routes
@@ -60,6 +61,7 @@ def _routes(
             new_store=app.outbound.new_attachments,
             gives_urls=options.upload_url is not None,
         )
+        routes += stored_routes(durability, max_bytes=options.store.max_bytes)
         routes += invoke_routes(catalogue, options.max_body_bytes)
         routes += mcp_routes(catalogue, bodies, options.max_body_bytes, quiet=cog_options.quiet)
         routes.append(

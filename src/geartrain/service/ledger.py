@@ -17,6 +17,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from geartrain.domain.predictions.batch_jobs import (
+    Batch,
+    BatchEnd,
+    BatchOwnership,
+    BatchProgress,
+    FileRemoval,
+    LineAnswer,
+    NewBatch,
+    Selection,
+    StoredFile,
+)
 from geartrain.domain.predictions.ledger import (
     Checkpoint,
     Claim,
@@ -162,6 +173,88 @@ class ReplicasPort(Protocol):
         """Return the last wanted state of each model that clients have loaded or unloaded."""
 
 
+class BatchesPort(Protocol):
+    """Files that clients have uploaded, and batches of the requests in them.
+
+    An id is opaque. Times are in seconds since the epoch; the store judges expiry by its own clock.
+    """
+
+    async def add_file(self, file: StoredFile, owner: str, *, most: int, most_bytes: int) -> bool:
+        """Begin a file, which the replica `owner` is about to write. It can be found once it is complete.
+
+        Returns False if the principal already has `most` files, or `most_bytes` in them. Raises `LeaseEndedError`.
+        """
+
+    async def add_piece(self, file: StoredFile, owner: str, piece: int, data: bytes) -> int:
+        """Write the next piece of a file, from 0 on.
+
+        Returns the bytes of all files of its principal; -1 if it is not being written by this owner any more.
+        """
+
+    async def complete_file(self, file_id: str, owner: str, *, expires_at: float | None) -> StoredFile | None:
+        """Complete a file; None if it is gone. `expires_at`: None for never."""
+
+    async def find_file(self, file_id: str, *, is_used: bool = False) -> StoredFile | None:
+        """Return a complete file, None if there is none or it has expired. `is_used`: also one that has expired."""
+
+    async def list_files(self, selection: Selection) -> tuple[StoredFile, ...]:
+        """Return complete files that have not expired; none if the id that the selection begins behind is unknown."""
+
+    async def remove_file(self, file_id: str) -> FileRemoval:
+        """Remove a file and its content, unless a batch that has not ended reads it."""
+
+    async def read_piece(self, file_id: str, piece: int) -> bytes | None:
+        """Return a piece of a file; None if it is gone. Raises `STORE_UNAVAILABLE` without the key to decrypt it."""
+
+    async def read_lines(self, batch: str, *, is_error: bool, after: int, limit: int) -> tuple[tuple[int, bytes], ...]:
+        """Return answers of a batch by the numbers of their lines, which are greater than `after`, in order."""
+
+    async def add_batch(self, new: NewBatch, *, most: int) -> bool:
+        """Add a batch, for any replica to take. False if its principal has `most` that have not ended."""
+
+    async def find_batch(self, batch_id: str) -> Batch | None:
+        """Return a batch, None if there is none."""
+
+    async def list_batches(self, selection: Selection) -> tuple[Batch, ...]:
+        """Return batches, the newest first; none if the id that the selection begins behind is unknown."""
+
+    async def cancel_batch(self, batch_id: str, principal: Principal, *, at: float) -> Batch | None:
+        """Ask for the end of a batch, unless it has ended. Returns it as it is then; None if there is none to see."""
+
+    async def take_batches(self, owner: str, *, limit: int) -> tuple[Batch, ...]:
+        """Make a replica whose lease runs the owner of batches that have no owner whose lease runs, the oldest first.
+
+        The epoch of each grows by one.
+        """
+
+    async def give_back(self, ownership: BatchOwnership) -> None:
+        """Leave a batch to any replica."""
+
+    async def note_progress(self, ownership: BatchOwnership, progress: BatchProgress) -> Hold:
+        """Write the progress of a batch, whose lines are being answered from now on."""
+
+    async def hold_batch(self, ownership: BatchOwnership) -> Hold:
+        """Return whether a batch still belongs to an owner, and whether a client has asked for its end."""
+
+    async def answered(self, batch_id: str) -> frozenset[int]:
+        """Return the numbers of the lines that have an answer."""
+
+    async def add_lines(self, ownership: BatchOwnership, answers: Sequence[LineAnswer]) -> Hold:
+        """Write answers, and count them. A line that has an answer keeps it. `FENCED`: nothing was written."""
+
+    async def end_batch(self, ownership: BatchOwnership, end: BatchEnd) -> Batch | None:
+        """End a batch, and make the files of its answers, without those that would be empty.
+
+        One whose end a client has asked for ends as cancelled. None: it has ended, or has another owner.
+        """
+
+    async def remove_old(self, seconds: float, *, limit: int = 100) -> int:
+        """Remove files that have expired, and those whose upload broke off; then batches without files.
+
+        Such a batch has ended `seconds` ago or more. Returns how many were found, at most `limit` of each.
+        """
+
+
 class StorePort(Protocol):
     """A store that is open."""
 
@@ -176,6 +269,10 @@ class StorePort(Protocol):
     @property
     def replicas(self) -> ReplicasPort:
         """Servers that share the store."""
+
+    @property
+    def batches(self) -> BatchesPort:
+        """Files, and batches of requests."""
 
     async def check(self) -> None:
         """Ask the store for an answer; raise as every method does if there is none."""

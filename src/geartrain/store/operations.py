@@ -31,7 +31,9 @@ class Table(IntEnum):
     PREDICTIONS = 1
     WANTED = 2
     OUTBOX = 3
-    NONE = 4
+    BATCHES = 4
+    FILES = 5
+    NONE = 6
 
 
 class RowLock(NamedTuple):

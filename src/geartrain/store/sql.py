@@ -5,11 +5,13 @@ Parameters are written `:name`. A `Dialect` puts in what stands in braces: the t
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from geartrain.domain.predictions.ledger import LISTED_ECHO, RowState, RowStep, states_before
+from geartrain.domain.predictions.batch_jobs import OPEN_BATCH
+from geartrain.domain.predictions.ledger import LISTED_ECHO, RowStep, states_before
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.store.errors import StoreOptionError
@@ -43,20 +45,43 @@ class Dialect(msgspec.Struct, frozen=True):
         return template
 
 
-def _one_of(states: tuple[RowState, ...]) -> str:
+def _one_of(states: tuple[StrEnum, ...]) -> str:
     return "(" + ", ".join(f"'{state}'" for state in states) + ")"
 
 
 _OPEN: Final = _one_of(states_before(RowStep.FINISH))
 _ENDED: Final = _one_of(states_before(RowStep.REMOVE))
+OPEN_BATCHES: Final = _one_of(OPEN_BATCH)
 
 # --- the schema ------------------------------------------------------------------------------------------------------
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of the schema that this code reads and writes."""
 
 _CREATE_PIECES: Final = """CREATE TABLE geartrain_outbox_pieces (
     number BIGINT NOT NULL, piece INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (number, piece))"""
+_CREATE_BATCHES: Final = (
+    """CREATE TABLE geartrain_files (
+        number {counter}, id TEXT NOT NULL UNIQUE, principal TEXT NOT NULL, purpose TEXT NOT NULL, name TEXT NOT NULL,
+        size BIGINT NOT NULL, pieces INTEGER NOT NULL, created_at {double} NOT NULL, expires_at {double},
+        owner TEXT NOT NULL, batch TEXT NOT NULL, is_errors INTEGER NOT NULL)""",
+    "CREATE INDEX geartrain_files_principal ON geartrain_files (principal)",
+    "CREATE INDEX geartrain_files_batch ON geartrain_files (batch)",
+    "CREATE INDEX geartrain_files_expiry ON geartrain_files (expires_at)",
+    """CREATE TABLE geartrain_file_pieces (
+        file TEXT NOT NULL, piece INTEGER NOT NULL, key_id TEXT NOT NULL, body {blob} NOT NULL,
+        PRIMARY KEY (file, piece))""",
+    """CREATE TABLE geartrain_batches (
+        number {counter}, id TEXT NOT NULL UNIQUE, principal TEXT NOT NULL, input_file TEXT NOT NULL,
+        request {blob} NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
+        progress {blob} NOT NULL, cancelling_at {double}, ended_at {double}, completed INTEGER NOT NULL,
+        failed INTEGER NOT NULL, input_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL)""",
+    f"CREATE INDEX geartrain_batches_open ON geartrain_batches (input_file) WHERE status IN {OPEN_BATCHES}",
+    "CREATE INDEX geartrain_batches_ended ON geartrain_batches (ended_at)",
+    """CREATE TABLE geartrain_batch_lines (
+        batch TEXT NOT NULL, line INTEGER NOT NULL, is_error INTEGER NOT NULL, body {blob} NOT NULL,
+        PRIMARY KEY (batch, line))""",
+)
 _INDEX_PRINCIPAL: Final = "CREATE INDEX geartrain_predictions_principal ON geartrain_predictions (principal, place)"
 
 CREATE: Final = (
@@ -86,12 +111,14 @@ CREATE: Final = (
         owner TEXT NOT NULL PRIMARY KEY, address TEXT NOT NULL, ends_at {double} NOT NULL)""",
     """CREATE TABLE geartrain_wanted (
         model TEXT NOT NULL PRIMARY KEY, is_wanted INTEGER NOT NULL, revision BIGINT NOT NULL)""",
+    *_CREATE_BATCHES,
     f"INSERT INTO geartrain_schema (version) VALUES ({VERSION})",
 )
 
 MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
     1: ("ALTER TABLE geartrain_predictions ADD COLUMN principal TEXT NOT NULL DEFAULT ''", _INDEX_PRINCIPAL),
     2: ("ALTER TABLE geartrain_outbox ADD COLUMN pieces INTEGER NOT NULL DEFAULT 0", _CREATE_PIECES),
+    3: _CREATE_BATCHES,
 }
 """By an older version: what makes the next one of it. The statements are run in one transaction."""
 
@@ -118,7 +145,7 @@ def migration(version: int, store: str) -> tuple[str, ...]:
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
-_ALIVE: Final = "SELECT 1 FROM geartrain_replicas AS r WHERE r.ends_at > {now} AND r.owner"
+ALIVE: Final = "SELECT 1 FROM geartrain_replicas AS r WHERE r.ends_at > {now} AND r.owner"
 """Followed by a comparison: whether the lease of an owner runs."""
 
 _MINE: Final = "model = :model AND id = :id AND owner = :owner AND epoch = :epoch"
@@ -140,7 +167,7 @@ INSERT INTO geartrain_predictions AS p
      retry, most_attempts, attempts, is_cancel_requested, principal)
 SELECT {{next_place}}, :model, :id, :state, 'starting', :owner, 1, :nonce, :version, :created_at, :echo, '', :size,
     :request, :key_id, :retry, :most_attempts, 1, 0, :principal
-WHERE EXISTS ({_ALIVE} = :owner)
+WHERE EXISTS ({ALIVE} = :owner)
 ON CONFLICT (model, id) DO UPDATE SET
     place = CASE WHEN {_IS_OWN} THEN p.place ELSE excluded.place END,
     epoch = CASE WHEN {_IS_OWN} THEN p.epoch ELSE p.epoch + 1 END,
@@ -152,7 +179,7 @@ ON CONFLICT (model, id) DO UPDATE SET
     size = excluded.size, request = excluded.request, key_id = excluded.key_id, retry = excluded.retry,
     most_attempts = excluded.most_attempts, principal = excluded.principal
 WHERE p.principal IN ('', excluded.principal) AND (
-    (p.state = 'claimed' AND NOT EXISTS ({_ALIVE} = p.owner))
+    (p.state = 'claimed' AND NOT EXISTS ({ALIVE} = p.owner))
     OR (p.state IN {_ENDED} AND (:reuse = 1 OR (p.status = '{Status.CANCELED}' AND p.error = '{CLIENT_LEFT}')))
     OR (excluded.state = 'accepted' AND {_IS_OWN}))
 RETURNING {_OWNED_ROW}"""
@@ -164,7 +191,7 @@ WHERE model = :model AND id = :id AND nonce = :nonce AND state = 'accepted'"""
 UNCLAIM: Final = """
 DELETE FROM geartrain_predictions WHERE model = :model AND id = :id AND nonce = :nonce AND state = 'claimed'"""
 
-IS_ALIVE: Final = f"{_ALIVE} = :owner"
+IS_ALIVE: Final = f"{ALIVE} = :owner"
 
 RELEASE: Final = f"DELETE FROM geartrain_predictions WHERE {_MINE} AND state IN {_OPEN} RETURNING model"
 
@@ -212,7 +239,7 @@ RETURNING epoch"""
 
 FIND_ABANDONED: Final = f"""
 SELECT p.model, p.id, p.epoch FROM geartrain_predictions AS p
-WHERE p.state IN {_OPEN} AND EXISTS ({_ALIVE} = :owner) AND NOT EXISTS ({_ALIVE} = p.owner)
+WHERE p.state IN {_OPEN} AND EXISTS ({ALIVE} = :owner) AND NOT EXISTS ({ALIVE} = p.owner)
     AND (:key_ids LIKE '%,' || p.key_id || ',%' OR NOT EXISTS (
         SELECT 1 FROM geartrain_replicas AS r WHERE r.owner = p.owner AND r.ends_at > {{now}} - :patience))
 ORDER BY p.place LIMIT :limit {{skip_locked}}"""
@@ -276,7 +303,7 @@ WHERE number IN (
         AND :key_ids LIKE '%,' || o.key_id || ',%' AND NOT (o.attempts = 0 AND EXISTS (
         SELECT 1 FROM geartrain_predictions AS p
         WHERE p.model = o.model AND p.id = o.id AND p.state IN {_ENDED} AND p.owner <> :owner
-            AND EXISTS ({_ALIVE} = p.owner)))
+            AND EXISTS ({ALIVE} = p.owner)))
     ORDER BY o.number LIMIT :limit {{skip_locked}})
 RETURNING number, model, id, webhook, key_id, body, attempts + 1, pieces"""
 

@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.predictions.ledger import Replica, WantedModel
 from geartrain.domain.predictions.prediction import Webhook
 from geartrain.store import sql
+from geartrain.store.batches import Batches
 from geartrain.store.errors import StoreOptionError
 from geartrain.store.files import Folder
 from geartrain.store.groups import Groups
@@ -83,6 +84,7 @@ class Store:
         self.ledger = Ledger(self._groups, sealer=sealer, files=files)
         self.outbox = Outbox(self._groups, sealer=sealer)
         self.replicas = Replicas(self._groups)
+        self.batches = Batches(self._groups, sealer=sealer)
 
     async def open(self) -> None:
         await self._groups.open()

@@ -126,7 +126,7 @@ class Durability:
 
     async def find_row(self, key: Key, principal: Principal) -> Row | None:
         """Return the row of a prediction, None if there is none that `principal` may see."""
-        row = await self._answer(self.store.ledger.find(key))
+        row = await self.ask(self.store.ledger.find(key))
         return row if row is not None and principal.may_see(row.principal) else None
 
     def whereabouts(self, row: Row) -> Whereabouts:
@@ -135,21 +135,22 @@ class Durability:
 
     async def restore(self, row: Row, *, history: int) -> Prediction:
         """Return the prediction of a row."""
-        parts = await self._answer(self.store.ledger.read_events(row.ownership))
+        parts = await self.ask(self.store.ledger.read_events(row.ownership))
         if sum(map(len, parts)) <= _LARGE:
             return restore(row, parts, history=history)
         return await asyncio.to_thread(restore, row, parts, history=history)
 
     async def cancel(self, key: Key, principal: Principal) -> Row | None:
         """Note that the end of a prediction is asked for; return its row if it has not ended. See `LedgerPort`."""
-        row = await self._answer(self.store.ledger.cancel(key, principal))
+        row = await self.ask(self.store.ledger.cancel(key, principal))
         return None if row is None or row.state is RowState.ENDED else row
 
     async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str) -> Page:
         """See `LedgerPort.list_rows`."""
-        return await self._answer(self.store.ledger.list_rows(rows, limit=limit, cursor=cursor))
+        return await self.ask(self.store.ledger.list_rows(rows, limit=limit, cursor=cursor))
 
-    async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
+    async def ask(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call of the store, and remember if it gave an answer. Raises `GeartrainError`."""
         try:
             found = await call
         except GeartrainError as error:

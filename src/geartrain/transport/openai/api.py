@@ -38,8 +38,12 @@ _NOT_FOUND: Final = Answer(HTTPStatus.NOT_FOUND, (_NO_PATH,))
 def refuse(error: GeartrainError, encode: Encode = errors.encode_error) -> Answer:
     """Return the answer to a request that failed, in the form that `encode` gives it."""
     status = OPENAI_HTTP_STATUS[error.code]
-    headers = (*JSON, *error_headers(status, error), *(_NO_RETRY if error.code in _ONCE else ()))
+    headers = (*JSON, *error_headers(status, error), *(_NO_RETRY if error.code in _ONCE or _is_quota(error) else ()))
     return Answer(status, (encode(error),), headers, error=error.reason)
+
+
+def _is_quota(error: GeartrainError) -> bool:
+    return isinstance(error, errors.OpenAIError) and error.kind == "insufficient_quota"
 
 
 def refusal(error: Exception, encode: Encode = errors.encode_error) -> Answer:
