@@ -33,6 +33,7 @@ from geartrain.authoring import (
     batched,
     concurrent,
     current_scope,
+    joint,
     metrics,
     model,
     models,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import os
     from typing import Unpack
 
+    from geartrain.authoring.joint import Batch, LiveRequest
     from geartrain.authoring.requests import Request, Response, Tensors
     from geartrain.bench.tuning import tune
     from geartrain.client.async_client import AsyncClient
@@ -57,6 +59,7 @@ __all__ = [
     "BaseModel",
     "BasePredictor",
     "BaseRunner",
+    "Batch",
     "CancelationException",
     "CancellationException",
     "Client",
@@ -65,6 +68,7 @@ __all__ = [
     "Input",
     "ItemError",
     "Job",
+    "LiveRequest",
     "Model",
     "ModelError",
     "Opaque",
@@ -82,6 +86,7 @@ __all__ = [
     "batched",
     "concurrent",
     "current_scope",
+    "joint",
     "map",
     "map_async",
     "metrics",
@@ -107,7 +112,9 @@ def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOpti
 
 _LATE = {
     "AsyncClient": "geartrain.client",
+    "Batch": "geartrain.authoring.joint",
     "Client": "geartrain.client",
+    "LiveRequest": "geartrain.authoring.joint",
     "Request": "geartrain.authoring.requests",
     "Response": "geartrain.authoring.requests",
     "Tensors": "geartrain.authoring.requests",

@@ -53,7 +53,7 @@ async def upload(bench: Bench, name: str, *pieces: bytes, principal: str = "", s
     new = file(name, principal=principal, seconds=seconds)
     assert await bench.batches.add_file(new, "a", most=100, most_bytes=MUCH)
     for number, piece in enumerate(pieces):
-        await bench.batches.add_piece(new, "a", number, piece)
+        await bench.batches.add_piece(new, "a", piece, piece=number)
     assert await bench.batches.complete_file(name, "a", expires_at=new.expires_at) is not None
 
 
@@ -76,8 +76,8 @@ def end(status: BatchStatus = BatchStatus.COMPLETED) -> BatchEnd:
 async def test_file_is_found_when_it_is_complete(bench: Bench) -> None:
     new = file("f", principal="key:ada")
     assert await bench.batches.add_file(new, "a", most=1, most_bytes=MUCH)
-    assert await bench.batches.add_piece(new, "a", 0, b"abc") == 3
-    assert await bench.batches.add_piece(new, "a", 1, b"de") == 5
+    assert await bench.batches.add_piece(new, "a", b"abc", piece=0) == 3
+    assert await bench.batches.add_piece(new, "a", b"de", piece=1) == 5
     assert await bench.batches.find_file("f") is None
     assert await bench.batches.list_files(Selection(9)) == ()
     found = await bench.batches.complete_file("f", "a", expires_at=new.expires_at)
@@ -89,8 +89,8 @@ async def test_file_is_found_when_it_is_complete(bench: Bench) -> None:
 async def test_piece_out_of_turn_or_of_another_server_is_not_written(bench: Bench) -> None:
     new = file("f")
     await bench.batches.add_file(new, "a", most=1, most_bytes=MUCH)
-    assert await bench.batches.add_piece(new, "a", 1, b"x") == -1
-    assert await bench.batches.add_piece(new, "b", 0, b"x") == -1
+    assert await bench.batches.add_piece(new, "a", b"x", piece=1) == -1
+    assert await bench.batches.add_piece(new, "b", b"x", piece=0) == -1
     assert await bench.batches.complete_file("f", "b", expires_at=None) is None
 
 
@@ -100,7 +100,7 @@ async def test_files_of_a_principal_are_limited(bench: Bench) -> None:
     assert not await bench.batches.add_file(more, "a", most=1, most_bytes=MUCH)
     assert not await bench.batches.add_file(more, "a", most=2, most_bytes=5)
     assert await bench.batches.add_file(more, "a", most=2, most_bytes=6)
-    assert await bench.batches.add_piece(more, "a", 0, b"678") == 8
+    assert await bench.batches.add_piece(more, "a", b"678", piece=0) == 8
     assert await bench.batches.add_file(file("h", principal="key:bob"), "a", most=1, most_bytes=1)
 
 
@@ -141,7 +141,7 @@ async def test_file_that_has_expired_is_gone(bench: Bench) -> None:
 
 async def test_upload_of_a_lost_server_is_removed(bench: Bench) -> None:
     await bench.batches.add_file(file("f"), "a", most=9, most_bytes=MUCH)
-    await bench.batches.add_piece(file("f"), "a", 0, b"x")
+    await bench.batches.add_piece(file("f"), "a", b"x", piece=0)
     assert await bench.batches.remove_old(10.0) == 0
     await bench.replicas.leave("a")
     assert await bench.batches.remove_old(10.0) == 1

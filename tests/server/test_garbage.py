@@ -28,7 +28,9 @@ from tests.support.servers import PATIENCE, ServerProcess, write_model
 _START: Final = f"""
     import asyncio, io, os, runpy, time
     from collections.abc import AsyncIterator, Iterator
-    from geartrain import BaseRunner, File, Model, Path, Request, Response, batched, concurrent, streaming
+    from typing import NamedTuple
+    from geartrain import BaseRunner, Batch, File, Model, Path, Request, Response
+    from geartrain import batched, concurrent, joint, streaming
     from geartrain.openai import endpoint
 
     class Listening(BaseRunner):
@@ -110,6 +112,36 @@ MODELS: Final = {
                 finally:
                     os.unlink(wait)
             yield text
+    """,
+    "joining": """
+    class Asked(NamedTuple):
+        text: str = ""
+        wait: str = ""
+
+    class joining(Listening):
+        @joint(max_size=8)
+        @streaming
+        def run(self, batch: Batch[Asked, Iterator[str]]) -> None:
+            for live in batch:
+                for request in live:
+                    text, wait = request.inputs
+                    if request.is_new:
+                        request.send(text)
+                        if wait:
+                            os.mknod(wait)
+                    if text == "fail":
+                        request.fail(ValueError(text))
+                    elif text == "break":
+                        raise ValueError(text)
+                    elif not wait:
+                        request.send(text)
+                        request.end()
+                waiting = [request for request in live if request.inputs.wait]
+                while waiting and all(request.is_live for request in waiting):
+                    time.sleep(0.01)
+                for request in waiting:
+                    if not request.is_live:
+                        os.unlink(request.inputs.wait)
     """,
     "writer": """
     class writer(Listening):
@@ -729,7 +761,7 @@ def of_pipelines() -> dict[tuple[str, str], Send]:
     }
 
 
-STREAMS: Final = ("stream", "astream")
+STREAMS: Final = ("stream", "astream", "joining")
 RUNNING: Final = ("plain", "kept", "later", "batch", "caller", "acaller", *STREAMS)
 _PLAIN: Final = "/models/plain/predictions"
 _FILES: Final = "/models/files/predictions"
@@ -745,6 +777,7 @@ KINDS: Final[dict[tuple[str, str], Send]] = {
     **of_media(),
     **of_bodies(),
     **of_pipelines(),
+    ("joining", "broken"): asks("/models/joining/predictions", json=inputs("break")),
     ("plain", "bad-json"): asks(_PLAIN, 400, content=b"{", headers=NO_JSON),
     ("plain", "form"): asks(_PLAIN, files={"text": (None, "x")}),
     ("plain", "bad-form"): asks(_PLAIN, 400, content=b"x", headers={"content-type": "multipart/form-data; boundary=a"}),

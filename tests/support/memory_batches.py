@@ -64,7 +64,7 @@ class MemoryBatches:
         self.files[file.id] = _File(replace(file, size=0, pieces=0), owner)
         return True
 
-    async def add_piece(self, file: StoredFile, owner: str, piece: int, data: bytes) -> int:
+    async def add_piece(self, file: StoredFile, owner: str, data: bytes, *, piece: int) -> int:
         self._reach()
         found = self.files.get(file.id)
         if found is None or found.owner != owner or len(found.pieces) != piece:

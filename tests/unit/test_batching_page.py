@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.support.batch_worker import Answers, Item, Worker, models_loaded, nes
 
 PAGE = (Path(__file__).parents[2] / "docs/batching.md").read_text(encoding="utf-8")
 MODELS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, ASYNC, COST, PADDED = range(9)
+TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, JOINT, ASYNC, COST, PADDED = range(10)
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,18 @@ def test_streams(model: LoadedRunner) -> None:
 def test_async(model: LoadedRunner) -> None:
     assert ask(model, each("keys", "ab", "cd")).outputs == {0: "ba", 1: "dc"}
     assert (model.is_async, model.max_concurrency) == (True, 4)
+
+
+@only(JOINT)
+def test_joint(model: LoadedRunner) -> None:
+    async def ask(text: str, steps: int) -> list[str]:
+        return [piece async for piece in model.run(text=text, steps=steps)]
+
+    async def ask_both() -> list[list[str]]:
+        return list(await asyncio.gather(ask("a", 3), ask("b", 1)))
+
+    assert asyncio.run(ask_both()) == [["a1 ", "a2 ", "a3 "], ["b1 "]]
+    assert (model.is_async, model.max_concurrency, model.signature.streaming) == (True, 32, True)
 
 
 @only(COST)

@@ -9,7 +9,7 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 75
+PROTOCOLS = 76
 LONE_PROTOCOLS = 3
 NULL_OBJECTS = 7
 

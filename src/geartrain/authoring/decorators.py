@@ -10,6 +10,7 @@ from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings, cost_r
 STREAMING_ATTRIBUTE: Final = "__geartrain_streaming__"
 CONCURRENT_ATTRIBUTE: Final = "__geartrain_concurrent_max__"
 BATCHED_ATTRIBUTE: Final = "__geartrain_batched__"
+JOINT_ATTRIBUTE: Final = "__geartrain_joint__"
 OPENAI_ATTRIBUTE: Final = "__geartrain_openai__"
 
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE, and the next: importing inspect would cost more than all the rest
@@ -142,6 +143,35 @@ def batched(  # noqa: PLR0913 - settings, each by its name
         if not callable(function):
             raise TypeError(f"write @batched or @batched(max_size={max_size}), not @batched({function!r})")
         setattr(function, BATCHED_ATTRIBUTE, settings)
+        return function
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def joint(function: _Function) -> _Function: ...
+@overload
+def joint(function: None = None, *, max_size: int = DEFAULT_MAX_SIZE) -> Callable[[_Function], _Function]: ...
+def joint(
+    function: _Function | None = None, *, max_size: int = DEFAULT_MAX_SIZE
+) -> _Function | Callable[[_Function], _Function]:
+    """Let requests join a `run()` that is under way, and end one by one: `@joint` or `@joint(max_size=64)`.
+
+    `run(batch: Batch[Inputs, Output])` is a loop: each turn of `for live in batch` has the requests that are there, at
+    most `max_size`. `Inputs` is a class with an annotation for each input of a request, `Output` the type of one
+    request's output, such as `str` or `Iterator[str]`.
+
+    Raises `TypeError` or `ValueError` for a size that cannot be meant.
+    """
+    try:
+        check_settings({"max_size": max_size})
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"@joint: {error}") from None
+
+    def decorate(function: _Function) -> _Function:
+        if not callable(function):
+            raise TypeError(f"write @joint or @joint(max_size={max_size}), not @joint({function!r})")
+        setattr(function, JOINT_ATTRIBUTE, max_size)
         return function
 
     return decorate if function is None else decorate(function)

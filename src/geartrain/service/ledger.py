@@ -185,7 +185,7 @@ class BatchesPort(Protocol):
         Returns False if the principal already has `most` files, or `most_bytes` in them. Raises `LeaseEndedError`.
         """
 
-    async def add_piece(self, file: StoredFile, owner: str, piece: int, data: bytes) -> int:
+    async def add_piece(self, file: StoredFile, owner: str, data: bytes, *, piece: int) -> int:
         """Write the next piece of a file, from 0 on.
 
         Returns the bytes of all files of its principal; -1 if it is not being written by this owner any more.
@@ -234,7 +234,7 @@ class BatchesPort(Protocol):
         """Write the progress of a batch, whose lines are being answered from now on."""
 
     async def hold_batch(self, ownership: BatchOwnership) -> Hold:
-        """Return whether a batch still belongs to an owner, and whether a client has asked for its end."""
+        """Return if a batch still belongs to an owner: `CANCELING` if a client has asked for its end."""
 
     async def answered(self, batch_id: str) -> frozenset[int]:
         """Return the numbers of the lines that have an answer."""

@@ -94,7 +94,7 @@ class Batches:
         lock = _file_lock(file.id)
         return await self._groups.run(Operation(steps, lock=lock, undo=Operation(undo, lock=lock, is_undo=True)))
 
-    async def add_piece(self, file: StoredFile, owner: str, piece: int, data: bytes) -> int:
+    async def add_piece(self, file: StoredFile, owner: str, data: bytes, *, piece: int) -> int:
         name = {"id": file.id, "piece": piece}
 
         def steps() -> Steps[int]:

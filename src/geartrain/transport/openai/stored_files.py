@@ -117,7 +117,7 @@ class Files:
 
 
 def one_more(selection: Selection) -> Selection:
-    """Return a selection with one member more, which tells that there is another page."""
+    """Return a selection with one member more: if it is there, another page follows."""
     return msgspec.structs.replace(selection, limit=selection.limit + 1)
 
 
@@ -273,7 +273,7 @@ class _Upload:
             if self._size > MAX_FILE:
                 raise file_too_large(MAX_FILE)
             used = await self._durability.ask(
-                self._batches.add_piece(file, self._durability.owner, self._pieces, piece)
+                self._batches.add_piece(file, self._durability.owner, piece, piece=self._pieces)
             )
             if used < 0:
                 raise GeartrainError(Code.STORE_UNAVAILABLE, "The upload was lost by the store: send it again.")

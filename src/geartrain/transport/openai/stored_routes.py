@@ -67,7 +67,9 @@ def stored_routes(durability: Durability | None, *, max_bytes: int) -> Iterator[
 
 def _streaming(answer: _Streaming) -> Begin:
     def begin(head: Head, params: Params) -> Accepted:
-        return Accepted(lambda responder: _StreamExchange(answer, head, params, responder), 0, size_refusal(API))
+        return Accepted(
+            lambda responder: _StreamExchange(answer, Request(head, params, b""), responder), 0, size_refusal(API)
+        )
 
     return begin
 
@@ -75,9 +77,9 @@ def _streaming(answer: _Streaming) -> Begin:
 class _StreamExchange:
     """One request whose answer comes in pieces. See `Exchange`."""
 
-    def __init__(self, answer: _Streaming, head: Head, params: Params, responder: Responder) -> None:
+    def __init__(self, answer: _Streaming, request: Request, responder: Responder) -> None:
         self._answer = answer
-        self._request = Request(head, params, b"")
+        self._request = request
         self._responder = responder
 
     def receive(self, body: Body) -> None:  # noqa: ARG002 - there is none

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, JOINT_ATTRIBUTE
 from geartrain.authoring.nested import bind_models, declared_models
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.signature.types import Signature
@@ -174,6 +174,7 @@ def load_object(
         instance, run, owner = None, target, f"{getattr(target, '__name__', type(target).__name__)}()"
     for_cog = is_for_cog(target)
     try:
+        run = _joined(run, owner)
         described = _read(run, owner, mode=mode, settings=batching)
         if not for_cog:  # Cog passes such limits over
             refuse_foreign_limits(run, owner_name=owner)
@@ -297,6 +298,15 @@ def _check_self(cls: type, method: str, where: str, *, root: Path) -> None:
             f"{line_of(written, where, root)}: {cls.__name__}.{method}() has no parameter self:"
             f" write `{asynchronous}def {method}(self{rest})`"
         )
+
+
+def _joined(run: Callable[..., Any], owner: str) -> Callable[..., Any]:
+    """See `joint_signature.joined`."""
+    if decorator_value(run, JOINT_ATTRIBUTE) is None:
+        return run
+    from geartrain.worker.loading.joint_signature import joined  # few models need it
+
+    return joined(run, owner_name=owner)
 
 
 class _Described(NamedTuple):

@@ -1,0 +1,209 @@
+"""Models whose requests join a loop that is under way, and end one by one: a real server, over its protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.servers import LiveServer, Serve, eventually
+
+WRITER = """
+    from typing import NamedTuple
+    from geartrain import BaseRunner, Batch, ConcatenateIterator, Input, current_scope, joint, streaming
+
+    class Prompt(NamedTuple):
+        prompt: str
+        count: int = Input(default=3, ge=1)
+        pace: str = ""
+
+    class Runner(BaseRunner):
+        @streaming
+        @joint(max_size=4)
+        def run(self, batch: Batch[Prompt, ConcatenateIterator[str]]) -> None:
+            for live in batch:
+                for request in live:
+                    if request.is_new:
+                        request.state = 0
+                        with request:
+                            print("I am new")
+                    if request.inputs.pace:
+                        with open(request.inputs.pace, "rb", buffering=0) as gate:
+                            gate.read(1)
+                    with request:
+                        current_scope().record_metric("steps", 1, "incr")
+                    if request.inputs.prompt == "refuse":
+                        request.fail("no such thing")
+                    elif request.inputs.prompt == "wrong":
+                        request.fail(KeyError("x"))
+                    elif request.inputs.prompt == "boom":
+                        raise ValueError("the loop broke")
+                    elif request.inputs.prompt == "leave":
+                        return
+                    else:
+                        request.send(f"{request.inputs.prompt}{request.state} ")
+                        request.state += 1
+                        if request.state == request.inputs.count:
+                            request.end()
+"""
+VALUE = """
+    import numpy as np
+    from dataclasses import dataclass, field
+    from jaxtyping import Float32
+    from geartrain import BaseRunner, Batch, joint
+
+    @dataclass
+    class Numbers:
+        x: Float32[np.ndarray, "n"]
+        powers: list[int] = field(default_factory=lambda: [1, 2])
+
+    class Runner(BaseRunner):
+        @joint
+        def run(self, batch: Batch[Numbers, Float32[np.ndarray, "n"]]) -> None:
+            for live in batch:
+                for request in live:
+                    request.end(sum(request.inputs.x ** power for power in request.inputs.powers))
+"""
+
+
+class Pace:
+    """Lets a loop take its turns one by one: it reads a byte from a pipe before each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._file = os.open(path, os.O_RDWR)
+
+    def step(self, turns: int = 1) -> None:
+        os.write(self._file, b"." * turns)
+
+
+@pytest.fixture
+def pace(tmp_path: Path) -> Pace:
+    return Pace(tmp_path / "pace")
+
+
+async def chunks(server: LiveServer, **values: Any) -> AsyncIterator[str]:
+    """Yield the pieces of a prediction as they come."""
+    headers = {"accept": "text/event-stream"}
+    async with server.client.stream("POST", "/predictions", json={"input": values}, headers=headers) as response:
+        event = ""
+        async for line in response.aiter_lines():
+            if line.startswith("event:"):
+                event = line.removeprefix("event:").strip()
+            elif line.startswith("data:") and event == "output":
+                yield json.loads(line.removeprefix("data:"))["chunk"]
+
+
+async def test_requests_join_and_end_one_by_one(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER) as server:
+        long = chunks(server, prompt="a", count=6, pace=str(pace.path))
+        pace.step()
+        assert await anext(long) == "a0 "
+        short = asyncio.ensure_future(server.predict({"prompt": "b", "count": 2}))
+        await eventually(lambda: server.workers.permits.idle == 2)
+        pace.step(3)  # the turn that is under way, and two with both
+        answer = await short  # it ends before the one that was there first
+        assert (answer["status"], answer["output"]) == ("succeeded", ["b0 ", "b1 "])
+        assert answer["logs"] == "I am new\n"
+        assert answer["metrics"]["steps"] == 2
+        pace.step(9)
+        assert [piece async for piece in long] == ["a1 ", "a2 ", "a3 ", "a4 ", "a5 "]
+
+
+async def test_every_protocol_and_the_signature(serve: Serve) -> None:
+    async with serve(WRITER) as server:
+        schema = (await server.client.get("/openapi.json")).json()["components"]["schemas"]["Input"]
+        assert schema["required"] == ["prompt"]
+        assert schema["properties"]["count"]["minimum"] == 1
+        refused = await server.client.post("/predictions", json={"input": {"prompt": "a", "count": 0}})
+        assert refused.status_code == 422
+        answer = await server.client.post("/v2/models/model/generate_stream", json={"text_input": "g", "count": 2})
+        pieces = [json.loads(line[5:])["text_output"] for line in answer.text.splitlines() if line.startswith("data:")]
+        assert pieces == ["g0 ", "g1 "]
+        answer = await server.client.post("/v1/completions", json={"model": "model", "prompt": "o"})
+        assert answer.json()["choices"][0]["text"] == "o0 o1 o2 "
+        answers = await asyncio.gather(*[server.predict({"prompt": name, "count": 5}) for name in "wxyz"])
+        assert [each["output"] for each in answers] == [[f"{n}{i} " for i in range(5)] for n in "wxyz"]
+
+
+async def test_one_value_for_each_and_tensors(serve: Serve) -> None:
+    async with serve(VALUE) as server:
+        assert (await server.predict({"x": [1, 2], "powers": [2]}))["output"] == [1, 4]
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [3, 4]}]}
+        answer = (await server.client.post("/v2/models/model/infer", json=body)).json()
+        assert answer["outputs"][0]["data"] == [12, 20]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "logged"),
+    [
+        ("refuse", "no such thing", "no such thing"),
+        ("wrong", "KeyError: 'x'", "KeyError: 'x'"),
+        ("boom", "ValueError: the loop broke", "in run\n"),
+        ("leave", "run() has ended, and this request had not", "call request.end()"),
+    ],
+)
+async def test_failures_and_the_loop_goes_on(serve: Serve, prompt: str, error: str, logged: str) -> None:
+    async with serve(WRITER) as server:
+        answer = await server.predict({"prompt": prompt})
+        assert answer["status"] == "failed"
+        assert answer["error"].startswith(error)
+        assert logged in answer["logs"]
+        assert (await server.predict({"prompt": "next", "count": 1}))["output"] == ["next0 "]
+
+
+async def test_an_error_of_the_loop_fails_all_that_are_there(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER) as server:
+        first = asyncio.ensure_future(server.predict({"prompt": "a", "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        second = asyncio.ensure_future(server.predict({"prompt": "boom"}))
+        await eventually(lambda: server.workers.permits.idle == 2)
+        pace.step(9)
+        answers = [await first, await second]
+        assert [each["error"] for each in answers] == ["ValueError: the loop broke"] * 2
+        assert (await server.predict({"prompt": "next", "count": 1}))["output"] == ["next0 "]
+
+
+async def test_who_is_canceled_or_late_leaves_with_the_next_turn(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER) as server:
+        stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 3, "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        goes = asyncio.ensure_future(server.predict({"prompt": "b", "count": 1000}, id="mine"))
+        body = {
+            "inputs": [
+                {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["c"]},
+                {"name": "count", "datatype": "INT64", "shape": [1], "data": [1000]},
+            ],
+            "parameters": {"timeout": 200_000},
+        }
+        late = asyncio.ensure_future(server.client.post("/v2/models/model/infer", json=body))
+        await eventually(lambda: server.workers.permits.idle == 1)
+        await server.client.post("/predictions/mine/cancel")
+        assert (await goes)["status"] == "canceled"
+        assert (await late).status_code >= 400
+        await eventually(lambda: server.workers.permits.idle == 3)  # their places are free while the turn lasts
+        others = [asyncio.ensure_future(server.predict({"prompt": name, "count": 1})) for name in "xyz"]
+        await eventually(lambda: server.workers.permits.idle == 0)
+        pace.step(3)
+        assert (await stays)["output"] == ["a0 ", "a1 ", "a2 "]
+        assert [(await each)["output"] for each in others] == [["x0 "], ["y0 "], ["z0 "]]
+
+
+async def test_more_requests_than_places(serve: Serve) -> None:
+    async with serve(WRITER) as server:
+
+        async def ask(number: int) -> str:
+            body = {"text_input": f"n{number}-", "count": 1 + number % 7}
+            answer = await server.client.post("/v2/models/model/generate", json=body)
+            return str(answer.json()["text_output"])
+
+        texts = await asyncio.gather(*map(ask, range(200)))
+        for number, text in enumerate(texts):
+            assert text == "".join(f"n{number}-{step} " for step in range(1 + number % 7))
+        assert server.workers.permits.idle == 4
