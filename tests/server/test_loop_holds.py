@@ -634,3 +634,38 @@ async def test_s13_large_chats_do_not_hold_the_loop(serve: Serve, name: str) -> 
     assert status == expected, answer[:500]
     assert len(answer) < 4096
     probe.check(LONGEST_HOLD)
+
+
+CALLS_ITSELF: Final = """
+    import geartrain
+
+    class Runner(geartrain.BaseRunner):
+        @geartrain.concurrent(max=2)
+        async def run(self, x: list[KIND], count: int = 0) -> str:
+            if not count:
+                return f"{len(x)} {x[0]}"
+            try:
+                return await geartrain.models["model"](x=ELEMENTS * count)
+            except geartrain.ModelError as error:
+                return error.message
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "said"),
+    [("str", '["word"]', "2400000 word"), ("float", "[0.25]", "2400000 0.25"), ("int", '["word"]', "x")],
+)
+@least_of_several
+async def test_large_inputs_of_calls_do_not_hold_the_loop(serve: Serve, kind: str, elements: str, said: str) -> None:
+    def body(count: int) -> bytes:
+        return b'{"input":{"x":[],"count":%d}}' % count
+
+    async with serve(CALLS_ITSELF.replace("KIND", kind).replace("ELEMENTS", elements)) as server:
+        await asyncio.to_thread(post, server, "/predictions", body(70_000))  # what is imported, and started, once
+        with LoopProbe() as probe:
+            status, answer = await asyncio.to_thread(post, server, "/predictions", body(2_400_000))
+    assert status in {200, 201}, answer[:500]
+    output = json.loads(answer)["output"]
+    assert output is not None, answer[:500]
+    assert output.startswith(said), output[:500]
+    probe.check(LONGEST_HOLD)

@@ -104,9 +104,12 @@ def make_handler(
 
 
 def large_bodies(app: App) -> LargeBodies:
-    """Create the large-body reader within the limits of an app. The caller closes it."""
+    """Create the large-body reader within the limits of an app, also for calls of its models. The caller closes it."""
     options = app.options
-    return LargeBodies(max_elements=options.max_json_elements, max_file_bytes=options.max_download_bytes)
+    bodies = LargeBodies(max_elements=options.max_json_elements, max_file_bytes=options.max_download_bytes)
+    if app.catalogue.caller is not None:
+        app.catalogue.caller.large_inputs = bodies
+    return bodies
 
 
 def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCalls, ...]:

@@ -32,7 +32,7 @@ from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.signature.tensor_view import Bound, TensorView
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.outbound.references import FileReferences
-from geartrain.service.models.admission import CheckedInput, Interface
+from geartrain.service.models.admission import BoundInput, CheckedInput, Interface, without_secrets
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -121,6 +121,22 @@ class LargeBodies:
                 return CogBody(*read)
         result, parts = await self._read("cog", interface, (body,))
         return await read_aside(_cog_body, result, parts, body, interface=interface)
+
+    def is_large(self, json: bytes) -> bool:
+        """Return True if the input of a call by a model takes too long for the loop."""
+        return not is_light(json)
+
+    async def bind_nested(self, json: bytes, tensors: Sequence[Tensor] | None, interface: Interface) -> BoundInput:
+        """Bind and check the input of a call by a model. Raises `GeartrainError`; other faults are in `checked`.
+
+        It may have any number of values: it comes from the author's code, which has made them.
+        """
+        if tensors is not None or interface.view.has_tensors or interface.validator.file_fields:
+            return await read_aside(_bind_nested, json, tensors, interface)
+        body = b"".join((b'{"input":', json, b"}"))
+        result, parts = await self._read("cog", interface, (body,), is_bounded=False)
+        found = await read_aside(_cog_body, result, parts, body, interface=interface)
+        return BoundInput(interface, found.input, None, found.checked)
 
     async def read_generate(self, body: bytes | bytearray, interface: Interface) -> GenerateBody:
         """Read a generate request. Raises `GeartrainError`; what is wrong with the input is in `checked`."""
@@ -254,13 +270,19 @@ class LargeBodies:
         return open_inference.assemble(_decode_request(result.head), data, tail, fetch=fetch)
 
     async def _read(
-        self, kind: str, interface: Interface, parts: Sequence[Buffer], *, tensors: tuple[SentTensor, ...] = ()
+        self,
+        kind: str,
+        interface: Interface,
+        parts: Sequence[Buffer],
+        *,
+        tensors: tuple[SentTensor, ...] = (),
+        is_bounded: bool = True,
     ) -> tuple[Result, _Parts]:
         size = sum(map(len, parts))
         is_quick = _is_quick(kind, parts, size)
         is_counted = is_quick and kind in _COUNTED and self._max_elements > _FEW
         signature = msgspec.json.encode(interface.signature)
-        max_elements = 0 if is_counted else self._max_elements
+        max_elements = 0 if is_counted or not is_bounded else self._max_elements
         job = Job(kind, signature, max_elements, size, tensors, self._max_file_bytes)
         if size <= IN_A_THREAD or is_quick:
             return _sound(await read_aside(_read_here, job, parts))
@@ -441,6 +463,18 @@ def _cog_body(result: Result, parts: _Parts, body: Buffer, *, interface: Interfa
     if isinstance(body, bytearray):
         body.clear()  # its callers keep it until this is done, and what follows takes memory, too
     return CogBody(request, raw, _checked(result, parts, interface))
+
+
+def _bind_nested(json: bytes, tensors: Sequence[Tensor] | None, interface: Interface) -> BoundInput:
+    """Bind an input in a thread. That of a model with files is checked later: they may be of this machine."""
+    bound, passed = interface.view.bind_nested(json, tensors)
+    if interface.validator.file_fields:
+        return BoundInput(interface, bound, passed)
+    validator = interface.validator if passed is None else interface.plain_validator
+    errors = validator.check(bound)
+    secrets = interface.validator.secret_fields
+    echo = without_secrets(bound, secrets) if secrets and not errors else None
+    return BoundInput(interface, bound, passed, CheckedInput(interface, errors, echo=echo))
 
 
 def _generate_body(result: Result, parts: _Parts, interface: Interface) -> GenerateBody:

@@ -63,6 +63,18 @@ class CheckedInput(msgspec.Struct, frozen=True):
     echo: bytes | None = None
 
 
+class BoundInput(msgspec.Struct, frozen=True):
+    """The input of a nested prediction, bound off the loop to one interface of a model.
+
+    `checked`: None if its check is left to `Admission.check`.
+    """
+
+    interface: Interface
+    json: bytes
+    tensors: tuple[Tensor, ...] | None = None
+    checked: CheckedInput | None = None
+
+
 class NewPrediction(msgspec.Struct, frozen=True):
     """A requested prediction. `input` is a JSON object in UTF-8; `created_at` in seconds since the epoch."""
 

@@ -13,10 +13,10 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -29,8 +29,8 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.domain.signature.pipeline import find_cycle
-from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.models.admission import NewPrediction
+from geartrain.domain.tensors.tensor import Buffer, Tensor
+from geartrain.service.models.admission import BoundInput, Interface, NewPrediction
 from geartrain.service.models.waking import ModelAsleepError
 from geartrain.service.scheduling.nested import (
     Caller,
@@ -56,10 +56,21 @@ MAX_EDGES: Final = 4096  # pairs of models that have figures of their own; other
 _AHEAD: Final = SchedulePolicy(is_nested=True)
 
 
+class LargeInputsPort(Protocol):
+    """Binds large inputs of calls where they do not hold up the event loop."""
+
+    def is_large(self, json: bytes) -> bool:
+        """Return True if an input takes too long for the loop."""
+
+    async def bind_nested(self, json: bytes, tensors: Sequence[Tensor] | None, interface: Interface) -> BoundInput:
+        """Bind and check an input. Raises `GeartrainError`; faults of its values are in `checked`."""
+
+
 class ModelCaller:
     """Makes predictions for calls of models by models."""
 
     def __init__(self) -> None:
+        self.large_inputs: LargeInputsPort | None = None  # without it, all inputs are checked on the loop
         self._models: Catalogue | None = None
         self._edges: dict[tuple[str, str], EdgeCounts] = {}
 
@@ -109,7 +120,10 @@ class ModelCaller:
             caller.call.nested.add(nested)
         try:
             self._check(nested)
-            self._create(nested)
+            if self._is_large(nested):
+                self._wait(nested, None)
+            else:
+                self._create(nested)
         except ModelAsleepError as error:
             self._wait(nested, error)
         except GeartrainError as error:
@@ -133,6 +147,20 @@ class ModelCaller:
         if nested.depth > MAX_DEPTH:
             raise GeartrainError(Code.UNSUPPORTED, f"a chain of calls has at most {MAX_DEPTH} predictions")
 
+    def _is_large(self, nested: NestedRun) -> bool:
+        return self.large_inputs is not None and self.large_inputs.is_large(nested.port.input)
+
+    async def _bind_aside(self, nested: NestedRun, bound: BoundInput | None) -> BoundInput | None:
+        """Bind a large input to the interface that the model has now; None for a small one. Raises `GeartrainError`."""
+        if self.large_inputs is None or not self._is_large(nested):
+            return None
+        port = nested.port
+        while True:  # the model may be loaded anew meanwhile
+            interface = self._catalogue.find(port.model, port.version).interface
+            if bound is not None and bound.interface is interface:
+                return bound
+            bound = await self.large_inputs.bind_nested(port.input, port.tensors, interface)
+
     def _may_become_ready(self, nested: NestedRun) -> bool:
         """True if the model that is called is being loaded, or its worker is being replaced."""
         try:
@@ -142,7 +170,7 @@ class ModelCaller:
         return deployment.workers.health in {Health.UNKNOWN, Health.STARTING}
 
     def _wait(self, nested: NestedRun, asleep: ModelAsleepError | None) -> None:
-        """Try again when the model is ready."""
+        """Make the prediction later: when the model is ready, and a large input has been checked."""
         nested.task = asyncio.ensure_future(self._create_later(nested, asleep))
         nested.task.add_done_callback(partial(self._on_created, nested))  # also for a cancel before its first step
 
@@ -156,13 +184,15 @@ class ModelCaller:
             self._fail_with(nested, error)
 
     async def _create_later(self, nested: NestedRun, asleep: ModelAsleepError | None) -> None:
+        bound: BoundInput | None = None
         try:
             async with asyncio.timeout(time_left(nested.caller)):
                 if asleep is not None:
                     await asleep.wait()
                 while True:  # it may have become ready before this task began
                     try:
-                        self._create(nested)
+                        bound = await self._bind_aside(nested, bound)
+                        self._create(nested, bound)
                     except ModelAsleepError as error:
                         await error.wait()
                     except GeartrainError as error:
@@ -172,7 +202,7 @@ class ModelCaller:
                     else:
                         return
         except TimeoutError:
-            raise GeartrainError(Code.TIMED_OUT, "timed out while the model was being loaded") from None
+            raise GeartrainError(Code.TIMED_OUT, "timed out before its prediction could begin") from None
 
     async def _settled(self, nested: NestedRun) -> None:
         """Wait until the health of the called model has changed, or another deployment may have taken its place."""
@@ -180,7 +210,7 @@ class ModelCaller:
             async with asyncio.timeout(_LOOK_AGAIN):
                 await self._catalogue.find(nested.model, nested.port.version).settled()
 
-    def _create(self, nested: NestedRun) -> None:
+    def _create(self, nested: NestedRun, bound: BoundInput | None = None) -> None:
         """Make the prediction. Raises `GeartrainError`."""
         port, caller = nested.port, nested.caller
         deployment = self._catalogue.find(port.model, port.version)
@@ -193,7 +223,10 @@ class ModelCaller:
         left = time_left(caller)
         if left is not None and left <= 0:
             raise GeartrainError(Code.TIMED_OUT, "timed out: its caller has no time left")
-        json, tensors = deployment.interface.view.bind_nested(port.input, port.tensors)
+        if bound is None:
+            json, tensors = deployment.interface.view.bind_nested(port.input, port.tensors)
+        else:
+            json, tensors = bound.json, bound.tensors
         nested.is_packed = tensors is not None and deployment.interface.view.gives_tensors
         folder = nested.folder = ResultFolder(deployment.outbound.new_folder())
         new = NewPrediction(
@@ -207,6 +240,7 @@ class ModelCaller:
             nested=True,
             made_for=nested,
             results=folder,
+            checked=None if bound is None else bound.checked,
         )
         prediction = deployment.create(new)
         self._follow(nested, deployment, prediction)
