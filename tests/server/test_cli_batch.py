@@ -9,11 +9,14 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import IO, Any, ClassVar
 
+import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -223,6 +226,61 @@ def test_rows_that_lie_in_a_bucket(batch: Batch, tmp_path: pathlib.Path) -> None
     assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
 
 
+class Unsteady(BaseHTTPRequestHandler):
+    """Passes requests on to a bucket; the first ones fail in one way or the other."""
+
+    url = ""  # of the bucket's server
+    fails: ClassVar[list[str]] = []  # "503", or "cut": half of the body
+
+    def do_GET(self) -> None:
+        answer = httpx.get(f"{self.url}{self.path}", headers=dict(self.headers), trust_env=False)
+        how = self.fails.pop(0) if self.fails and answer.content else ""
+        content = b"" if how == "503" else answer.content
+        self.send_response(503 if how == "503" else answer.status_code)
+        for name, value in answer.headers.items():
+            if name.lower() not in {"content-length", "connection", "date", "server"}:
+                self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2] if how == "cut" else content)
+        self.close_connection = True
+
+    def do_HEAD(self) -> None:
+        answer = httpx.head(f"{self.url}{self.path}", headers=dict(self.headers), trust_env=False)
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fails", "is_read"), [(["503"], True), (["cut"], True), (["503", "cut"], True), (["503"] * 99, False)]
+)
+def test_a_bucket_that_fails_for_a_while_and_for_good(
+    batch: Batch, tmp_path: pathlib.Path, fails: list[str], is_read: bool
+) -> None:
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    write_model(tmp_path / "m", SHOUT)
+    with running_s3() as s3:
+        s3.put(**{"rows/in.jsonl": b'{"text": "a"}\n{"text": "b"}\n'})
+        handler = type("Handler", (Unsteady,), {"url": s3.environ()["AWS_ENDPOINT_URL"], "fails": list(fails)})
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            environ = {**s3.environ(), "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+            done = batch("m", "s3://bucket/rows/in.jsonl", GEARTRAIN_CACHE=str(tmp_path / "cache"), **environ)
+        finally:
+            server.shutdown()
+            server.server_close()
+    if is_read:
+        assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "s3://bucket/rows/in.jsonl" in done.stderr
+
+
 # errors, and what is there already
 
 
@@ -286,6 +344,8 @@ def test_a_row_that_kills_its_worker_is_an_error_and_the_rest_goes_on(batch: Bat
         (["twice.csv"], "the column 'a' is there twice"),
         (["nothing.jsonl"], "there is no nothing.jsonl"),
         (["in.txt"], "--format"),
+        (["other.parquet"], "the data set has body. Say which one it is: --map text=body"),
+        (["folder.parquet"], "folder.parquet"),
         (["cut.parquet"], "cannot read cut.parquet as Parquet"),
         (["empty.csv"], "is empty"),
         (["in.jsonl", "-o", "in.jsonl"], "is there already"),
@@ -302,6 +362,8 @@ def test_what_cannot_be_is_said_with_the_way_out(
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "in.txt").write_text("a")
     pq.write_table(pa.table({"text": ["a"] * 1000}), tmp_path / "whole.parquet")
+    pq.write_table(pa.table({"body": [1.5]}), tmp_path / "other.parquet")
+    (tmp_path / "folder.parquet").mkdir()
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-100])
     done = batch("m", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
@@ -328,6 +390,34 @@ def test_hostile_lines_are_errors_of_their_own(batch: Batch, tmp_path: pathlib.P
     found = read_lines(batch("m", table).stdout)
     assert (found[0]["output"], found[-1]["output"]) == ("FIRST", "LAST")
     assert "UTF-8" in found[1]["error"]
+
+
+@pytest.mark.slow
+def test_a_line_of_a_gigabyte_is_an_error_and_takes_no_memory(tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    process = subprocess.Popen(
+        command("m", "-", "--format", "jsonl"), cwd=tmp_path, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+
+    def feed(file: IO[bytes]) -> None:
+        file.write(b'{"text": "first"}\n{"text": "')
+        for _ in range(1024):
+            file.write(b"x" * 2**20)
+        file.write(b'"}\n{"text": "last"}\n')
+        file.close()
+
+    feeding = threading.Thread(target=feed, args=(process.stdin,))
+    feeding.start()
+    assert process.stdout is not None
+    with process.stdout as answers:
+        found = read_lines(answers.read().decode())
+    feeding.join()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert [row.get("output") for row in found] == ["FIRST", None, "LAST"]
+    assert "64 MiB" in found[1]["error"]
+    assert usage.ru_maxrss < 400_000  # KiB
 
 
 def test_a_file_that_is_cut_short_says_so_and_keeps_its_rows(batch: Batch, tmp_path: pathlib.Path) -> None:
@@ -362,14 +452,15 @@ def begun(*arguments: str | pathlib.Path, cwd: pathlib.Path) -> Iterator[subproc
         process.communicate()
 
 
-def kill_at(process: subprocess.Popen[bytes], path: pathlib.Path, size: int) -> None:
-    """Kill a run with SIGKILL as soon as its output has so many bytes."""
+def kill_at(process: subprocess.Popen[bytes], path: pathlib.Path, size: int) -> bool:
+    """Kill a run with SIGKILL as soon as its output has so many bytes; return False if it has ended before."""
     until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
         if _size(path) >= size:
             process.kill()
-            return
+            return process.wait(PATIENCE) == -signal.SIGKILL
         time.sleep(0.002)
+    return False
 
 
 def _size(path: pathlib.Path) -> int:
@@ -378,16 +469,18 @@ def _size(path: pathlib.Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["out.jsonl", "out"])
-def test_killed_at_random_moments_every_row_is_there_once(batch: Batch, tmp_path: pathlib.Path, output: str) -> None:
+@pytest.mark.parametrize(("output", "kills"), [("out.jsonl", 20), ("out", 8)])
+def test_killed_at_random_moments_every_row_is_there_once(
+    batch: Batch, tmp_path: pathlib.Path, output: str, kills: int
+) -> None:
     write_model(tmp_path / "m", SLOW)
     write_lines(tmp_path / "in.jsonl", [{"n": n, "id": f"i{n}"} for n in range(3_000)])
     arguments = ("m", "in.jsonl", "--keep", "id", "--part-rows", "200", "--replicas", "2")
     assert batch(*arguments, "-o", f"whole{output}").returncode == 0
     whole = tmp_path / f"whole{output}"
-    for share in sorted(random.sample(range(5, 95), 5)):
+    for share in sorted(random.sample(range(5, 90), kills)):
         with begun(*arguments, "-o", output, "--resume", cwd=tmp_path) as process:
-            kill_at(process, tmp_path / output, _size(whole) * share // 100)
+            assert kill_at(process, tmp_path / output, _size(whole) * share // 100), f"the run was over at {share} %"
     assert batch(*arguments, "-o", output, "--resume").returncode in {0, 1}  # 1: complete already
     if output.endswith(".jsonl"):
         assert (tmp_path / output).read_bytes() == whole.read_bytes()
