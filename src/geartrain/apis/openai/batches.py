@@ -295,7 +295,7 @@ class Ids:
         digest = hashlib.blake2b(line.custom_id.encode(errors="replace"), digest_size=_DIGEST).digest()
         if digest in self._seen:
             msg = f"The custom_id '{clip(line.custom_id)}' is that of an earlier line as well."
-            raise LineError("duplicate_custom_id", msg, "custom_id", line.number)
+            raise LineError("duplicate_custom_id", msg, param="custom_id", line=line.number)
         self._seen.add(digest)
 
 
