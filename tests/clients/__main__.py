@@ -78,7 +78,8 @@ def serving() -> Iterator[Server]:
         key, reading = new_key(), new_key()
         add_key(folder / "keys", Key("tests", tuple(SCOPES), digest_of(key)))
         add_key(folder / "keys", Key("reader", ("read",), digest_of(reading)))
-        options = ("--keys", str(folder / "keys"), "--max-body-size", "1MiB")
+        store = f"sqlite:///{folder}/store.db"
+        options = ("--keys", str(folder / "keys"), "--max-body-size", "1MiB", "--store", store)
         process = ServerProcess(str(folder / "models"), *options)
         stack.callback(process.end)
         server = Server(process.wait_for("listening")["url"], key, reading, str(never))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,36 @@ def test_each_error_and_its_requests(server: Server, fault: Fault) -> None:
     assert caught.value.status_code == fault.status
     assert caught.value.code
     assert caught.value.type
+
+
+# files and batches
+
+
+def test_batch(client: openai.OpenAI) -> None:
+    lines = [
+        {
+            "custom_id": name,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": "player", "messages": user(play(name))},
+        }
+        for name in ("one", "two")
+    ]
+    content = "\n".join(json.dumps(line) for line in lines).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"of": "a test"}
+    )
+    deadline = time.monotonic() + 60
+    while batch.status in {"validating", "in_progress", "finalizing"} and time.monotonic() < deadline:
+        time.sleep(0.05)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed"
+    assert batch.output_file_id is not None
+    output = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    assert [each["response"]["body"]["choices"][0]["message"]["content"] for each in output] == ["one", "two"]
+    assert batch.id in [each.id for each in client.batches.list()]
+    with pytest.raises(openai.ConflictError):
+        client.batches.cancel(batch.id)
+    for name in (file.id, batch.output_file_id):
+        assert client.files.delete(name).deleted

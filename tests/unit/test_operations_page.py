@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.apis import infer_json
+from geartrain.apis.openai import batches
 from geartrain.authoring import scope
 from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
@@ -33,7 +34,7 @@ from geartrain.transport.cog import routes
 from geartrain.transport.cog.streams import MAX_READERS
 from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
-from geartrain.transport.openai import stored_files
+from geartrain.transport.openai import batch_lines, batch_runner, stored_batches, stored_files
 from geartrain.transport.wire import heads, http2_connection
 from geartrain.transport.wire.http2_output import MAX_HELD
 from geartrain.transport.wire.limits import WireLimits
@@ -65,6 +66,10 @@ BOUNDS: dict[str, list[int | str]] = {
     "recorded values of a prediction that wait": [f"{MAX_RECORDED // MIB} MiB"],
     "operations that wait for a store": [groups.MAX_WAITING],
     "files of clients": [stored_files.MAX_FILES, str(stored_files.MAX_FILE)],
+    "batches of clients": [stored_batches.MAX_OPEN],
+    "batches that run": [batch_runner.MAX_RUNNING],
+    "lines of batches": [batch_lines.MOST_AT_ONCE, batch_runner.WRITTEN_AT_ONCE],
+    "ids of the lines": [batches.MAX_LINES],
     "content of a file": [f"{PIECE // MIB} MiB"],
     "lines of the access log": [access_log.MAX_WAITING],
     "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
@@ -160,6 +165,15 @@ MEASURED = {
         "contract/test_batches.py::test_file_that_has_expired_is_gone",
         "server/test_openai_files.py::test_files_of_a_key_are_limited",
     ],
+    "batches of clients": [
+        "server/test_openai_batches.py::test_batches_of_a_key_are_limited",
+        "contract/test_batches.py::test_old_batch_goes_after_its_files",
+    ],
+    "batches that run": ["server/test_openai_batches.py::test_batches_that_run_at_once_are_few"],
+    "lines of batches": [
+        "server/test_openai_batches.py::test_lines_share_batches_of_the_model_and_few_are_asked_at_once"
+    ],
+    "ids of the lines": ["server/test_openai_batches.py::test_too_many_lines_fail_the_batch"],
     "content of a file": ["server/test_openai_files.py::test_large_file_goes_through_little_memory"],
     "lines of the access log": [
         "unit/transport/test_access_log.py::test_what_a_slow_reader_does_not_take_is_dropped_and_counted",

@@ -23,7 +23,7 @@ from geartrain.platforms.pod import MODELS, USER
 from geartrain.project.config import CONFIG_NAME, kind_of, parse, read_text
 from geartrain.project.digest import is_passed_over
 from geartrain.project.errors import ProjectError
-from geartrain.project.formats import TRITON_PYTHON
+from geartrain.project.formats import CODE
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 
@@ -286,7 +286,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def _extra_of(backend: str) -> str:
     """Return the extra of geartrain with the library of a backend."""
-    return "triton" if backend == TRITON_PYTHON else backend.replace("_", "-")
+    return "triton" if backend in CODE else backend.replace("_", "-")
 
 
 def plan(source: ModelSource | Repository, target: str) -> Plan:

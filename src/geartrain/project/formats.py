@@ -81,7 +81,38 @@ TRITON_CLASS: Final = "TritonPythonModel"
 
 def is_triton_python(path: Path) -> bool:
     """True if a file of Python has the class of Triton's Python backend."""
-    return re.search(rb"^class\s+TritonPythonModel\b", head(path, _CODE_PEEK), re.MULTILINE) is not None
+    return _defines(path, rb"class\s+TritonPythonModel")
+
+
+SCRIPTS: Final = ("sagemaker", "huggingface", "azureml")
+"""The backends of scripts that were written for SageMaker, for endpoints of Hugging Face, and for Azure ML."""
+CODE: Final = (TRITON_PYTHON, *SCRIPTS)
+"""The backends of files of Python, which may load the files beside them."""
+CODE_FOLDER: Final = "code"  # of a model of SageMaker
+
+
+def is_sagemaker(path: Path) -> bool:
+    """True if a file of Python has the function that loads a model for SageMaker."""
+    return _defines(path, rb"(async\s+)?def\s+model_fn")
+
+
+def has_sagemaker(folder: Path) -> bool:
+    """True if a folder is a model of SageMaker, with its script in `code`."""
+    return is_sagemaker(folder / CODE_FOLDER / "inference.py")
+
+
+def is_hugging_face(path: Path) -> bool:
+    """True if a file of Python has the class of an endpoint of Hugging Face."""
+    return _defines(path, rb"class\s+EndpointHandler")
+
+
+def is_azure(path: Path) -> bool:
+    """True if a file of Python has both functions of a script for Azure ML."""
+    return _defines(path, rb"def\s+init") and _defines(path, rb"def\s+run")
+
+
+def _defines(path: Path, pattern: bytes) -> bool:
+    return re.search(rb"^" + pattern + rb"\b", head(path, _CODE_PEEK), re.MULTILINE) is not None
 
 
 def is_saved_model(folder: Path) -> bool:
@@ -187,6 +218,10 @@ FORMATS: Final = (
         is_folder=True,
     ),
     Format(backend=TRITON_PYTHON, platforms=(TRITON_PYTHON,), names=("model.py",), is_one=is_triton_python),
+    Format(backend="sagemaker", platforms=("sagemaker",), names=("inference.py",), is_one=is_sagemaker),
+    Format(backend="sagemaker", platforms=("sagemaker",), is_one=has_sagemaker, is_folder=True),
+    Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
+    Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -94,24 +94,38 @@ def file_in(folder: Path, settings: Settings) -> ModelFile | None:
             raise _missing(folder, settings.file, settings.origin)
         return file_named(path, settings)
     wanted = settings.chosen_backend
-    own = formats.backend_of(folder)
-    if own is not None and wanted in {None, own}:
-        return ModelFile(folder, own)
-    if own is not None and wanted is not None and not any(each.backend == wanted for each in formats.FORMATS):
-        return ModelFile(folder, wanted)  # a backend of another package in the place of ours
+    whole = _script_in(folder, wanted) or _whole_folder(folder, wanted)
+    if whole is not None:
+        return whole
     found = [each for each in _files(folder) if wanted in {None, each.backend}]
     if not found and wanted is not None:
         found = [ModelFile(path, wanted) for path in _entries(folder) if path.is_file() and path.suffix not in _BESIDE]
         if not found:
             raise ProjectError(f"{folder}: no file here for the backend {wanted!r}")
     if len(found) > 1:
-        found = [each for each in found if each.backend == formats.TRITON_PYTHON] or found  # it loads the other files
+        found = [each for each in found if each.backend in formats.CODE] or found  # it loads the other files
     if len(found) > 1:
         raise _several([each.path.name for each in found], folder)
     if not found:
         _refuse(folder)
         return None
     return found[0]
+
+
+def _whole_folder(folder: Path, wanted: str | None) -> ModelFile | None:
+    """The folder itself, if it is a model."""
+    own = formats.backend_of(folder)
+    if own is not None and wanted in {None, own}:
+        return ModelFile(folder, own)
+    if own is not None and wanted is not None and not any(each.backend == wanted for each in formats.FORMATS):
+        return ModelFile(folder, wanted)  # a backend of another package in the place of ours
+    return None
+
+
+def _script_in(folder: Path, wanted: str | None) -> ModelFile | None:
+    """A script, which loads the model whose folder it lies in."""
+    found = (each for each in _files(folder) if each.backend in formats.SCRIPTS)
+    return next((each for each in found if wanted in {None, each.backend}), None)
 
 
 def seen_file(folder: Path) -> str | None:

@@ -39,6 +39,7 @@ from geartrain.transport.relay.relay import RelayCounts
 
 if TYPE_CHECKING:
     from geartrain.server.stored import StorePart
+    from geartrain.transport.openai.batch_runner import BatchRunner
 
 
 class App:
@@ -53,6 +54,7 @@ class App:
         self.outbound = Outbound(options)
         self.models = ServedModels(options, self.outbound)
         self._stored: StorePart | None = None  # of a server with a store
+        self.batches: BatchRunner | None = None  # of a server with a store, once it has routes
         self.relay_counts = RelayCounts(options.buckets.seconds)
         self.relay = open_relay(options, self.relay_counts)
         self.regions = SharedRegions(enabled=options.shared_memory)
@@ -186,12 +188,18 @@ class App:
             self._stored.leave()
         await asyncio.gather(*(deployment.workers.stop(0) for deployment in self._deployments()))
 
+    async def stop_batches(self) -> None:
+        """Break off the batches of clients, and leave them to the next server."""
+        if self.batches is not None:
+            await self.batches.stop()
+
     async def stop(self, *, grace: float | None = 0.0, webhook_grace: Callable[[], float] = lambda: 0.0) -> None:
         """End everything: what runs within `grace` seconds (None: no limit), then the webhooks.
 
         `webhook_grace` is asked, when all predictions have ended, for the seconds that webhooks have to be delivered.
         """
         self.close()
+        await self.stop_batches()
         await self.catalogue.residency.stop()
         if not await self.drain(grace):
             self.cancel_all()

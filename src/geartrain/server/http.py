@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from geartrain.domain.predictions.tracing import TracerPort
@@ -12,6 +12,7 @@ from geartrain.ipc.memory import BodyMemory
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use
+from geartrain.service.durable.durability import Durability
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.bodies.routes import invoke_routes
@@ -21,7 +22,7 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.mcp.routes import mcp_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
-from geartrain.transport.openai.routes import openai_routes
+from geartrain.transport.openai.routes import API, openai_routes
 from geartrain.transport.openai.stored_routes import stored_routes
 from geartrain.transport.playground.routes import with_playground
 from geartrain.transport.records import RequestCounts, RequestObserver, RequestRecords
@@ -54,13 +55,10 @@ def _routes(
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
-        routes += openai_routes(
-            catalogue,
-            bodies,
-            options.max_body_bytes,
-            new_store=app.outbound.new_attachments,
-            gives_urls=options.upload_url is not None,
-        )
+        openai = _openai_routes(app, bodies)
+        if durability is not None:
+            _run_batches(app, durability, openai, counts=counts)
+        routes += openai
         routes += stored_routes(durability, max_bytes=options.store.max_bytes)
         routes += invoke_routes(catalogue, options.max_body_bytes)
         routes += mcp_routes(catalogue, bodies, options.max_body_bytes, quiet=cog_options.quiet)
@@ -77,6 +75,30 @@ def _routes(
     from geartrain.transport.bodies.foreign import with_foreign  # few servers have any
 
     return with_foreign(routes, options.api, catalogue, max_body=options.max_body_bytes)
+
+
+def _openai_routes(app: App, bodies: LargeBodies) -> list[Route]:
+    options = app.options
+    return [
+        *openai_routes(
+            app.catalogue,
+            bodies,
+            options.max_body_bytes,
+            new_store=app.outbound.new_attachments,
+            gives_urls=options.upload_url is not None,
+        )
+    ]
+
+
+def _run_batches(app: App, durability: Durability, routes: Iterable[Route], *, counts: RequestCounts) -> None:
+    """Run the batches of clients from now on; their lines go through `routes`."""
+    from geartrain.transport.openai.batch_lines import Lines
+    from geartrain.transport.openai.batch_runner import BatchRunner
+
+    router = Router(routes, API)
+    lines = Lines(app.catalogue, router, records_of(counts, app.outbound.tracer, router))
+    app.batches = BatchRunner(durability, lines, app.settled)
+    app.batches.start()
 
 
 def status_history(app: App) -> StatusHistory | None:
@@ -162,6 +184,7 @@ class HttpServer:
         """
         options = app.options
         self._cancel_all = app.cancel_all
+        self._stop_batches = app.stop_batches
         self._grace = options.shutdown_grace
         self._loop = asyncio.get_running_loop()
         self._ends_at = 0.0  # on the loop's clock, once it is stopping
@@ -243,6 +266,7 @@ class HttpServer:
     async def serve(self) -> None:
         """Serve until told to stop; then give every answer that is owed, as far as the grace allows."""
         await self._stopping.wait()
+        batches = asyncio.ensure_future(self._stop_batches())
         grace = self._grace
         timers = []
         if grace is not None:
@@ -259,6 +283,7 @@ class HttpServer:
             self._disconnect()
         for wire in self._wires:
             await wire.drained()
+        await batches
         for timer in timers:
             timer.cancel()
         for wire in self._wires:

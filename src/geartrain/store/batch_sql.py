@@ -107,6 +107,8 @@ GIVE_BACK: Final = f"UPDATE geartrain_batches SET owner = '' WHERE {_MINE}"
 
 HOLD_BATCH: Final = f"UPDATE geartrain_batches SET epoch = epoch WHERE {_MINE} RETURNING status"
 
+LOOK_AT_BATCH: Final = f"SELECT status FROM geartrain_batches WHERE {_MINE}"
+
 NOTE_PROGRESS: Final = f"""
 UPDATE geartrain_batches SET progress = :progress,
     status = CASE WHEN status = '{BatchStatus.CANCELLING}' THEN status ELSE '{BatchStatus.IN_PROGRESS}' END

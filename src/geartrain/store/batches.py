@@ -250,10 +250,10 @@ class Batches:
 
     async def hold_batch(self, ownership: BatchOwnership) -> Hold:
         def steps() -> Steps[Hold]:
-            [updated] = yield [Statement(sql.HOLD_BATCH, _mine(ownership))]
-            return _hold(updated)
+            [found] = yield [Statement(sql.LOOK_AT_BATCH, _mine(ownership))]
+            return _hold(found)
 
-        return await self._groups.run(Operation(steps, lock=_batch_lock(ownership.id)))
+        return await self._groups.run(Operation(steps, only_reads=True))
 
     async def answered(self, batch_id: str) -> frozenset[int]:
         def steps() -> Steps[frozenset[int]]:

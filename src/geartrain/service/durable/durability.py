@@ -87,6 +87,7 @@ class Durability:
         self.telling: dict[Key, asyncio.Future[None]] = {}  # the webhooks before the last one of a prediction
         self.on_run_over: Callable[[DurableRun], None] = lambda _run: None
         self.on_delivery: Callable[[], None] = lambda: None
+        self.on_batch: Callable[[], None] = lambda: None  # called when a batch was made
         self.renew: Callable[[], Awaitable[None]] = _no_renewal  # until there is a `Lease`
 
     # for the runs

@@ -183,6 +183,7 @@ class AccessGuard:
             return True
         grant = self._authorizer.authorize(_keys(head))
         head.notes.key, head.notes.principal, head.notes.check_model = grant.name, grant.principal, grant.check_model
+        head.notes.models = grant.models
         grant.check_scope(route.scope)
         model = params.get("model")
         subject = "all" if route.scope == "admin" and model is None else route.subject

@@ -27,7 +27,7 @@ _Streaming = Callable[[Request, Responder], Awaitable[None]]
 
 
 def stored_routes(durability: Durability | None, *, max_bytes: int) -> Iterator[Route]:
-    """Yield the routes of files. Their handlers are imported with the first request.
+    """Yield the routes of files and batches. Their handlers are imported with the first request.
 
     `durability`: None on a server without a store, which refuses each request. `max_bytes`: of the files of one client.
     """
@@ -37,6 +37,16 @@ def stored_routes(durability: Durability | None, *, max_bytes: int) -> Iterator[
             from geartrain.transport.openai.stored_files import Files
 
             endpoint: Any = getattr(Files(durability), name)
+            found: Answer = await endpoint(request)
+            return found
+
+        return by_task(answer, API, _MAX_JSON)
+
+    def batches(name: str) -> Begin:
+        async def answer(request: Request) -> Answer:
+            from geartrain.transport.openai.stored_batches import StoredBatches
+
+            endpoint: Any = getattr(StoredBatches(durability), name)
             found: Answer = await endpoint(request)
             return found
 
@@ -63,6 +73,10 @@ def stored_routes(durability: Durability | None, *, max_bytes: int) -> Iterator[
     yield route(("GET",), "/v1/files/{id}", files("describe"))
     yield route(("DELETE",), "/v1/files/{id}", files("remove"))
     yield route(("GET",), "/v1/files/{id}/content", _streaming(content))
+    yield route(("POST",), "/v1/batches", batches("create"))
+    yield route(("GET",), "/v1/batches", batches("list_all"))
+    yield route(("GET",), "/v1/batches/{id}", batches("describe"))
+    yield route(("POST",), "/v1/batches/{id}/cancel", batches("cancel"))
 
 
 def _streaming(answer: _Streaming) -> Begin:

@@ -55,6 +55,7 @@ class RequestNotes(msgspec.Struct, gc=False):
         prediction_id: of the prediction that the request is about, where it runs none.
         is_relayed: true if another server has checked the client and handed the request over.
         principal: the client, as the owner of predictions.
+        models: patterns of the models that the client's key is for.
         check_model: raises `GeartrainError` for the name of a model that the client's key is not for.
     """
 
@@ -66,6 +67,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     prediction_id: str = ""
     is_relayed: bool = False
     principal: Principal = ANYONE
+    models: tuple[str, ...] = ("*",)
     check_model: Callable[[str], None] = _allow
 
 

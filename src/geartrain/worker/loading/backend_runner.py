@@ -286,6 +286,10 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
+SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml"})
+"""The backends of scripts for SageMaker, for endpoints of Hugging Face, and for Azure ML."""
+
+
 def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
     """Load a file with its backend; `batching` has fields of `BatchPolicy` that come before the default ones.
 
@@ -299,6 +303,10 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
         from geartrain.worker.loading.triton.backend import load_triton  # few models need it
 
         return load_triton(choice, batching)
+    if choice.name in SCRIPTS:
+        from geartrain.worker.loading.scripts.backend import load_script  # few models need it
+
+        return load_script(choice, batching)
     path = Path(choice.path)
     try:
         found = backend_class(choice.name)

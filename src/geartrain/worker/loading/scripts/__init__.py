@@ -1,0 +1,1 @@
+"""Scripts that were written for other servers: each contract is a class that takes whole requests."""

@@ -1,0 +1,190 @@
+"""`inference.py` of SageMaker: `model_fn`, `input_fn`, `predict_fn`, `output_fn` or `transform_fn`.
+
+After the contract of SageMaker's inference toolkit: each function may take a context as its last parameter, and each
+but `model_fn` may be left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import inspect
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from geartrain.authoring.devices import own_device
+from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, Request, Response
+from geartrain.worker.loading.scripts.values import plain
+
+CSV_TYPE: Final = "text/csv"
+NPY_TYPE: Final = "application/x-npy"
+_TEXTS: Final = frozenset({JSON_TYPE, CSV_TYPE, "application/jsonlines", "application/x-jsonlines", "text/plain"})
+_UNSUPPORTED: Final = 415
+
+
+class UnsupportedFormatError(Exception):
+    """A content type that a script does not take; as `sagemaker_inference.errors` has it."""
+
+    status_code = _UNSUPPORTED
+
+    def __init__(self, content_type: str, **_: Any) -> None:
+        super().__init__(f"Content type {content_type} is not supported by this framework.")
+
+
+class Context:
+    """The last parameter of a function of the script, where it takes one."""
+
+    def __init__(self, folder: Path) -> None:
+        device = own_device()
+        gpu = int(device.partition(":")[2] or 0) if device.startswith("cuda") else None
+        self.system_properties = {"model_dir": str(folder), "gpu_id": gpu}
+        self._headers: dict[str, str] = {}
+
+    def take(self, request: Request) -> None:
+        """Be about a request from now on."""
+        self._headers = {**request.headers, "content-type": request.content_type, "accept": request.accept}
+
+    def get_request_header(self, _index: int, name: str) -> str | None:
+        """Return a header field of the request."""
+        return self._headers.get(name.lower())
+
+    def get_all_request_header(self, _index: int) -> dict[str, str]:
+        """Return the header fields of the request."""
+        return dict(self._headers)
+
+
+class SageMakerScript:
+    """A script with a model for SageMaker."""
+
+    def __init__(self, module: ModuleType, folder: Path) -> None:
+        """Raises `ValueError` for functions that cannot stand together."""
+        found = {name: getattr(module, name, None) for name in _DEFAULTS}
+        self._transform: Callable[..., Any] | None = getattr(module, "transform_fn", None)
+        both = [name for name, function in found.items() if function is not None]
+        if self._transform is not None and both:
+            raise ValueError(f"it has transform_fn() and {both[0]}(): keep one of them")
+        self._input, self._predict, self._output = (found[name] or default for name, default in _DEFAULTS.items())
+        self._load: Callable[..., Any] = module.model_fn
+        self._folder = folder
+        self._context = Context(folder)
+        self._model: Any = None
+
+    @staticmethod
+    def prepare(folder: Path) -> None:
+        """Set the variables of SageMaker's containers, and have `sagemaker_inference` imported from here."""
+        os.environ.setdefault("SM_MODEL_DIR", str(folder))
+        if importlib.util.find_spec("sagemaker_inference") is None:
+            _install()
+
+    def setup(self) -> None:
+        """Call `model_fn`."""
+        self._model = self._call(self._load, str(self._folder))
+
+    def run(self, request: Request) -> Response:
+        """Answer one request, as SageMaker's toolkit does."""
+        self._context.take(request)
+        content_type = request.media_type or JSON_TYPE
+        accept = request.accept.partition(",")[0].partition(";")[0].strip()
+        accept = JSON_TYPE if accept in {"", "*/*"} else accept
+        body = request.text if content_type in _TEXTS else request.body
+        try:
+            if self._transform is not None:
+                answer = self._call(self._transform, self._model, body, content_type, accept)
+            else:
+                taken = self._call(self._input, body, content_type)
+                made = self._call(self._predict, taken, self._model)
+                answer = self._call(self._output, made, accept)
+        except Exception as error:
+            status = getattr(error, "status_code", None)
+            if not isinstance(status, int) or not 400 <= status < 600:  # noqa: PLR2004 - statuses of errors
+                raise
+            return Response({"error": str(error)}, status=status)
+        content, kind = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, accept)  # noqa: PLR2004
+        if not isinstance(content, (bytes, bytearray, str)) and not hasattr(content, "__next__"):
+            content = json.dumps(plain(content))
+        return Response(bytes(content) if isinstance(content, bytearray) else content, str(kind))
+
+    def _call(self, function: Callable[..., Any], *values: Any) -> Any:
+        return function(*values, self._context) if _takes(function) > len(values) else function(*values)
+
+
+def _takes(function: Callable[..., Any]) -> int:
+    """The number of values that a function takes by position."""
+    parameters = inspect.signature(function).parameters.values()
+    return sum(each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} for each in parameters)
+
+
+# the defaults
+
+
+def _decode(body: str | bytes, content_type: str) -> Any:
+    """Read an array: of JSON, CSV or numpy. Raises `UnsupportedFormatError`."""
+    import numpy as np
+
+    if content_type == JSON_TYPE:
+        return np.array(json.loads(body))
+    if content_type == CSV_TYPE:
+        text = body if isinstance(body, str) else bytes(body).decode()
+        return np.array([[float(cell) for cell in row] for row in csv.reader(io.StringIO(text)) if row])
+    if content_type == NPY_TYPE:
+        return np.load(io.BytesIO(body if isinstance(body, bytes) else body.encode()), allow_pickle=False)
+    raise UnsupportedFormatError(content_type)
+
+
+def _predict(taken: Any, model: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        model.eval()
+        with torch.no_grad():
+            return model(torch.as_tensor(taken, dtype=torch.get_default_dtype()))
+    predict = getattr(model, "predict", model)
+    return predict(taken)
+
+
+def _encode(made: Any, accept: str) -> tuple[Any, str]:
+    """Write an array: as JSON, CSV or numpy. Raises `UnsupportedFormatError`."""
+    if accept == JSON_TYPE:
+        return json.dumps(plain(made)), JSON_TYPE
+    import numpy as np
+
+    array = np.asarray(plain(made))
+    buffer = io.BytesIO()
+    if accept == CSV_TYPE:
+        np.savetxt(buffer, np.atleast_1d(array), delimiter=",", fmt="%s")
+    elif accept in {NPY_TYPE, BINARY_TYPE}:
+        np.save(buffer, array, allow_pickle=False)
+    else:
+        raise UnsupportedFormatError(accept)
+    return buffer.getvalue(), accept
+
+
+_DEFAULTS: Final[dict[str, Callable[..., Any]]] = {"input_fn": _decode, "predict_fn": _predict, "output_fn": _encode}
+
+
+def _install() -> None:
+    """Have `import sagemaker_inference` give the parts that scripts use."""
+    package = ModuleType("sagemaker_inference")
+    parts: dict[str, dict[str, Any]] = {
+        "content_types": {
+            "JSON": JSON_TYPE,
+            "CSV": CSV_TYPE,
+            "NPY": NPY_TYPE,
+            "OCTET_STREAM": BINARY_TYPE,
+            "UTF8_TYPES": sorted(_TEXTS),
+        },
+        "decoder": {"decode": _decode},
+        "encoder": {"encode": lambda array, content_type: _encode(array, content_type)[0]},
+        "errors": {"UnsupportedFormatError": UnsupportedFormatError},
+    }
+    sys.modules[package.__name__] = package
+    for name, values in parts.items():
+        part = ModuleType(f"{package.__name__}.{name}")
+        vars(part).update(values)
+        sys.modules[part.__name__] = part
+        setattr(package, name, part)

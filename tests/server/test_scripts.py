@@ -1,0 +1,266 @@
+"""Scripts of SageMaker, Hugging Face and Azure ML, unchanged: served in place, and asked as their own servers are."""
+
+from __future__ import annotations
+
+import io
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from geartrain.project.errors import ProjectError
+from geartrain.project.source import find_model
+from tests.support.servers import ServerProcess
+
+FULL = """
+    import json
+    import os
+    from helper import scale
+    from sagemaker_inference import content_types, decoder, errors
+
+    def model_fn(model_dir):
+        assert os.environ["SM_MODEL_DIR"] == model_dir
+        with open(os.path.join(model_dir, "weights.txt")) as file:
+            return float(file.read())
+
+    def input_fn(request_body, request_content_type, context):
+        assert context.get_request_header(0, "X-Own") in (None, "own")
+        if request_content_type == content_types.JSON:
+            return json.loads(request_body)["x"]
+        if request_content_type == content_types.CSV:
+            return decoder.decode(request_body, request_content_type).sum()
+        raise errors.UnsupportedFormatError(request_content_type)
+
+    def predict_fn(data, model):
+        if data < 0:
+            raise ValueError("x is negative")
+        return scale(data) * model
+
+    def output_fn(prediction, accept):
+        return json.dumps({"y": prediction}), accept
+"""
+DEFAULTS = """
+    class Doubler:
+        def predict(self, rows):
+            return rows * 2
+
+    async_loaded = []
+
+    def model_fn(model_dir, context):
+        async_loaded.append(context.system_properties["model_dir"])
+        return Doubler()
+"""
+TRANSFORM = """
+    def model_fn(model_dir):
+        return "!"
+
+    def transform_fn(model, data, content_type, accept):
+        return data[::-1] + model, "text/plain"
+"""
+HANDLER = """
+    class EndpointHandler:
+        def __init__(self, path=""):
+            with open(f"{path}/weights.txt") as file:
+                self.weight = float(file.read())
+
+        def __call__(self, data):
+            inputs = data.pop("inputs", data)
+            if inputs == "bytes":
+                return b"raw"
+            if isinstance(inputs, bytes):
+                return {"size": len(inputs)}
+            if hasattr(inputs, "size"):
+                return inputs.rotate(90)
+            parameters = data.pop("parameters", {})
+            return [{"label": inputs.upper(), "score": self.weight * parameters.get("scale", 1)}]
+"""
+SCORE = """
+    import json
+    import os
+
+    def init():
+        global model
+        with open(os.path.join(os.environ["AZUREML_MODEL_DIR"], "weights.txt")) as file:
+            model = float(file.read())
+
+    def run(raw_data):
+        return [model * each for each in json.loads(raw_data)["data"]]
+"""
+RAW = """
+    from azureml.contrib.services.aml_request import AMLRequest, rawhttp
+    from azureml.contrib.services.aml_response import AMLResponse
+
+    def init():
+        pass
+
+    @rawhttp
+    def run(request):
+        if request.method != "POST":
+            return AMLResponse("bad request", 500)
+        if not request.get_data():
+            return AMLResponse({"error": "empty"}, 422, json_str=True)
+        return AMLResponse(request.get_data(as_text=True)[::-1], 200, {"x-own": request.args.get("a", "")})
+"""
+JSON = {"content-type": "application/json"}
+
+Start = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Iterator[Start]:
+    """Serve a folder with a script at a place, with the endpoints of a contract."""
+    clients = []
+
+    def serve(place: str, text: str, api: str) -> httpx.Client:
+        folder = tmp_path / "scripted"
+        (folder / place).parent.mkdir(parents=True)
+        (folder / place).write_text(textwrap.dedent(text))
+        ((folder / place).parent / "helper.py").write_text("def scale(value):\n    return 10 * value\n")
+        (folder / "weights.txt").write_text("2.5")
+        process = server_process(str(folder), "--api", api)
+        url = process.wait_for("listening")["url"]
+        process.wait_for("ready")
+        clients.append(httpx.Client(base_url=url))
+        return clients[-1]
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("place", ["inference.py", "code/inference.py"])
+def test_sagemaker(start: Start, place: str) -> None:
+    client = start(place, FULL, "sagemaker")
+    assert client.get("/ping").status_code == 200
+    answer = client.post("/invocations", content='{"x": 3}', headers={**JSON, "accept": "*/*", "x-own": "own"})
+    assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (
+        200,
+        {"y": 75.0},
+        "application/json",
+    )
+    answer = client.post("/invocations", content="1,2", headers={"content-type": "text/csv"})
+    assert answer.json() == {"y": 75.0}
+    answer = client.post("/invocations", content="x", headers={"content-type": "image/png"})
+    assert (answer.status_code, "image/png is not supported" in answer.json()["error"]) == (415, True)
+    answer = client.post("/invocations", content='{"x": -1}', headers=JSON)
+    assert (answer.status_code, answer.json()["error"]) == (500, "ValueError: x is negative")
+    body = {"input": {"body": {"x": 1}, "content_type": "application/json"}}
+    assert client.post("/predictions", json=body).json()["output"] == {"y": 25.0}
+
+
+def test_sagemaker_with_what_it_does_by_default(start: Start) -> None:
+    client = start("code/inference.py", DEFAULTS, "sagemaker")
+    assert client.post("/invocations", json=[[1, 2], [3, 4]]).json() == [[2, 4], [6, 8]]
+    answer = client.post(
+        "/invocations", content="1,2\n3,4\n", headers={"content-type": "text/csv", "accept": "text/csv"}
+    )
+    assert (answer.text, answer.headers["content-type"]) == ("2.0,4.0\n6.0,8.0\n", "text/csv")
+    array = io.BytesIO()
+    np.save(array, np.arange(3))
+    kind = "application/x-npy"
+    answer = client.post("/invocations", content=array.getvalue(), headers={"content-type": kind, "accept": kind})
+    assert np.load(io.BytesIO(answer.content)).tolist() == [0, 2, 4]
+    answer = client.post("/invocations", json=[1], headers={"accept": "application/xml"})
+    assert answer.status_code == 415
+
+
+def test_sagemaker_in_one_function(start: Start) -> None:
+    client = start("inference.py", TRANSFORM, "sagemaker")
+    answer = client.post("/invocations", content="abc", headers={"content-type": "text/plain"})
+    assert (answer.text, answer.headers["content-type"]) == ("cba!", "text/plain")
+
+
+def test_hugging_face(start: Start) -> None:
+    from PIL import Image
+
+    client = start("handler.py", HANDLER, "huggingface")
+    answer = client.post("/", json={"inputs": "good", "parameters": {"scale": 2}})
+    assert answer.json() == [{"label": "GOOD", "score": 5.0}]
+    assert client.post("/predict", content="good", headers={"content-type": "text/plain"}).json()[0]["score"] == 2.5
+    assert client.post("/", content=b"12345", headers={"content-type": "audio/flac"}).json() == {"size": 5}
+    answer = client.post("/", json={"inputs": "bytes"}, headers={"accept": "image/png"})
+    assert (answer.content, answer.headers["content-type"]) == (b"raw", "image/png")
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 2)).save(picture, format="png")
+    headers = {"content-type": "image/png", "accept": "image/jpeg"}
+    answer = client.post("/", content=picture.getvalue(), headers=headers)
+    assert (Image.open(io.BytesIO(answer.content)).format, answer.headers["content-type"]) == ("JPEG", "image/jpeg")
+    answer = client.post("/", json={"inputs": 7})
+    assert (answer.status_code, answer.json()["error"]) == (
+        400,
+        "AttributeError: 'int' object has no attribute 'upper'",
+    )
+    for wrong in ("[1]", "{"):
+        assert client.post("/", content=wrong, headers=JSON).status_code == 400
+    assert client.get("/health").status_code == 200
+
+
+def test_azure(start: Start) -> None:
+    client = start("score.py", SCORE, "azure")
+    assert client.post("/score", json={"data": [1, 2]}).json() == [2.5, 5.0]
+    answer = client.post("/score", content="{", headers=JSON)
+    assert (answer.status_code, "JSONDecodeError" in answer.json()["error"]) == (500, True)
+
+
+def test_azure_with_raw_requests(start: Start) -> None:
+    client = start("score.py", RAW, "azure")
+    answer = client.post("/score?a=1", content=b"abc", headers={"content-type": "text/plain"})
+    assert (answer.text, answer.headers["x-own"]) == ("cba", "1")
+    answer = client.post("/score", content=b"", headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()) == (422, {"error": "empty"})
+
+
+# what is recognised, and what cannot be
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "backend"),
+    [
+        ("inference.py", FULL, "sagemaker"),
+        ("code/inference.py", FULL, "sagemaker"),
+        ("handler.py", HANDLER, "huggingface"),
+        ("score.py", SCORE, "azureml"),
+    ],
+)
+def test_scripts_come_before_the_files_that_they_load(tmp_path: Path, place: str, text: str, backend: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(textwrap.dedent(text))
+    (tmp_path / "model.joblib").write_bytes(b"\x80\x04sklearn")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "model.safetensors").touch()
+    assert find_model(str(tmp_path)).backend == backend
+
+
+@pytest.mark.parametrize("name", ["inference.py", "handler.py", "score.py"])
+def test_other_files_of_these_names_are_no_scripts(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("def main():\n    pass\n")
+    with pytest.raises(ProjectError):
+        find_model(str(tmp_path))
+
+
+FAULTS: list[tuple[str, str, str, str]] = [
+    ("inference.py", TRANSFORM + "\n    def predict_fn(data, model): ...\n", "", "transform_fn() and predict_fn()"),
+    ("inference.py", FULL, "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),
+    ("handler.py", "class EndpointHandler: ...\n", "", "EndpointHandler is a class with __call__(self, data)"),
+    ("score.py", SCORE + "\n    init = 7\n", "", "init() and run(raw_data) are functions"),
+]
+
+
+@pytest.mark.parametrize(("place", "text", "settings", "message"), FAULTS)
+def test_faults_are_named(
+    tmp_path: Path, server_process: Callable[..., ServerProcess], place: str, text: str, settings: str, message: str
+) -> None:
+    folder = tmp_path / "scripted"
+    folder.mkdir()
+    (folder / place).write_text(textwrap.dedent(text))
+    (folder / "helper.py").write_text("scale = None\n")
+    if settings:
+        (folder / "geartrain.yaml").write_text(settings)
+    process = server_process(str(folder))
+    failed: Any = process.wait_for("setup-failed")
+    assert message in json.dumps(failed)
