@@ -129,8 +129,9 @@ def large_bodies(app: App) -> LargeBodies:
     """Create the large-body reader within the limits of an app, also for calls of its models. The caller closes it."""
     options = app.options
     bodies = LargeBodies(max_elements=options.max_json_elements, max_file_bytes=options.max_download_bytes)
-    if app.catalogue.caller is not None:
-        app.catalogue.caller.large_inputs = bodies
+    caller = app.catalogue.caller
+    if caller is not None:
+        caller.is_large, caller.bind_large = bodies.is_large, bodies.bind_nested
     return bodies
 
 

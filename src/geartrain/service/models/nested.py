@@ -13,10 +13,10 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -56,21 +56,17 @@ MAX_EDGES: Final = 4096  # pairs of models that have figures of their own; other
 _AHEAD: Final = SchedulePolicy(is_nested=True)
 
 
-class LargeInputsPort(Protocol):
-    """Binds large inputs of calls where they do not hold up the event loop."""
-
-    def is_large(self, json: bytes) -> bool:
-        """Return True if an input takes too long for the loop."""
-
-    async def bind_nested(self, json: bytes, tensors: Sequence[Tensor] | None, interface: Interface) -> BoundInput:
-        """Bind and check an input. Raises `GeartrainError`; faults of its values are in `checked`."""
-
-
 class ModelCaller:
-    """Makes predictions for calls of models by models."""
+    """Makes predictions for calls of models by models.
+
+    Attributes:
+        is_large: returns True if the JSON of an input takes too long for the event loop.
+        bind_large: binds and checks such an input beside the loop. Faults of its values are in `BoundInput.checked`.
+    """
 
     def __init__(self) -> None:
-        self.large_inputs: LargeInputsPort | None = None  # without it, all inputs are checked on the loop
+        self.is_large: Callable[[bytes], bool] = lambda _: False
+        self.bind_large: Callable[[bytes, Sequence[Tensor] | None, Interface], Awaitable[BoundInput]] | None = None
         self._models: Catalogue | None = None
         self._edges: dict[tuple[str, str], EdgeCounts] = {}
 
@@ -120,7 +116,7 @@ class ModelCaller:
             caller.call.nested.add(nested)
         try:
             self._check(nested)
-            if self._is_large(nested):
+            if self.is_large(nested.port.input):
                 self._wait(nested, None)
             else:
                 self._create(nested)
@@ -147,19 +143,16 @@ class ModelCaller:
         if nested.depth > MAX_DEPTH:
             raise GeartrainError(Code.UNSUPPORTED, f"a chain of calls has at most {MAX_DEPTH} predictions")
 
-    def _is_large(self, nested: NestedRun) -> bool:
-        return self.large_inputs is not None and self.large_inputs.is_large(nested.port.input)
-
     async def _bind_aside(self, nested: NestedRun, bound: BoundInput | None) -> BoundInput | None:
         """Bind a large input to the interface that the model has now; None for a small one. Raises `GeartrainError`."""
-        if self.large_inputs is None or not self._is_large(nested):
-            return None
         port = nested.port
+        if self.bind_large is None or not self.is_large(port.input):
+            return None
         while True:  # the model may be loaded anew meanwhile
             interface = self._catalogue.find(port.model, port.version).interface
             if bound is not None and bound.interface is interface:
                 return bound
-            bound = await self.large_inputs.bind_nested(port.input, port.tensors, interface)
+            bound = await self.bind_large(port.input, port.tensors, interface)
 
     def _may_become_ready(self, nested: NestedRun) -> bool:
         """True if the model that is called is being loaded, or its worker is being replaced."""
