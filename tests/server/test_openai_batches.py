@@ -318,10 +318,44 @@ async def test_batch_waits_for_a_model_that_is_being_loaded(bench: Bench) -> Non
     write_model(bench.folder, slow)
     async with bench.serve(ready=False) as server, client_of(server.url) as client:
         made = await begin(client, jsonl(line("a", "one")))
-        assert (await client.batches.retrieve(made.id)).status == "validating"
+        assert (await client.batches.retrieve(made.id)).status in {"validating", "in_progress"}
         bench.open_gate()
         ended = await until(client, made.id)
         assert (ended.status, ended.request_counts.completed) == ("completed", 1)
+
+
+async def test_batch_does_not_wait_for_other_models(bench: Bench, server_process: Callable[..., ServerProcess]) -> None:
+    """While they are loaded, a name that nobody knows yet may be an alias of one of them."""
+    never = """
+    import os, time
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def setup(self) -> None:
+            while not os.path.exists("gate"):
+                time.sleep(0.002)
+
+        def run(self, prompt: str) -> str:
+            return prompt
+    """
+    root = bench.folder.parent / "models"
+    write_model(root / "model", MODEL)
+    write_model(root / "never", never)
+    process = server_process(str(root), "--store", bench.url, "--queue", "10")
+    url = (await asyncio.to_thread(process.wait_for, "listening"))["url"]
+    async with client_of(url) as client:
+        made = await begin(client, jsonl(line("a", "one")))
+        assert (await until(client, made.id)).status == "completed"
+        unknown = await begin(client, jsonl(line("a", "one", model="nobody")))
+        late = await begin(client, jsonl(line("a", "late", model="never")))
+        assert (await until(client, (await begin(client, jsonl(line("a", "two")))).id)).status == "completed"
+        (root / "never" / "gate").touch()
+        assert (await until(client, late.id)).status == "completed"
+        ended = await until(client, unknown.id)
+        if ended.status == "completed":  # it was looked at while the other model was loaded
+            assert (await content(client, ended.error_file_id))[0]["response"]["status_code"] == 404
+        else:
+            assert (ended.status, ended.errors.data[0].code) == ("failed", "model_not_found")
 
 
 async def test_batch_of_a_killed_server_goes_on_elsewhere(

@@ -97,7 +97,7 @@ def _run_batches(app: App, durability: Durability, routes: Iterable[Route], *, c
 
     router = Router(routes, API)
     lines = Lines(app.catalogue, router, records_of(counts, app.outbound.tracer, router))
-    app.batches = BatchRunner(durability, lines, app.settled)
+    app.batches = BatchRunner(durability, lines)
     app.batches.start()
 
 

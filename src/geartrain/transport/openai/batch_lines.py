@@ -108,7 +108,18 @@ class Lines:
         return of_others <= 0 or (scheduler.waiting == 0 and starting < size)
 
     def _find(self, new: NewBatch, model: str) -> Deployment:
-        return find(self._catalogue, _head_of(new, 0), model)
+        try:
+            return find(self._catalogue, _head_of(new, 0), model)
+        except GeartrainError as error:
+            if error.code is Code.NOT_FOUND and self._may_come(model):
+                raise GeartrainError(Code.NOT_READY, f"The model '{model}' is not loaded yet.") from error
+            raise
+
+    def _may_come(self, model: str) -> bool:
+        """True while a model of this name is loaded, or another one, which may have the name as an alias."""
+        entries = {name: self._catalogue.entry(name) for name in self._catalogue.names()}
+        own = [entries[name] for name in (model, model.rpartition("@")[0]) if name in entries]
+        return any(entry.loading.tasks for entry in own or entries.values())
 
     async def ask(self, new: NewBatch, model: str, body: bytes) -> Reply:
         """Ask a line. If the caller is cancelled, its run is."""

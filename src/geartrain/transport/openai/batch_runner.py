@@ -10,7 +10,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -73,11 +73,9 @@ def _cut_all(cutter: LineCutter, piece: bytes) -> list[tuple[int, bytes]]:
 class BatchRunner:
     """The batches that this server runs."""
 
-    def __init__(self, durability: Durability, lines: Lines, settled: Callable[[], Awaitable[None]]) -> None:
-        """`settled` waits until the models that are loaded at the start are there, or cannot be."""
+    def __init__(self, durability: Durability, lines: Lines) -> None:
         self._durability = durability
         self._lines = lines
-        self._settled = settled
         self._wake = asyncio.Event()
         self._jobs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -97,7 +95,6 @@ class BatchRunner:
             await asyncio.wait(tasks)
 
     async def _run(self) -> None:
-        await self._settled()
         while True:
             self._wake.clear()
             try:
