@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any, ClassVar
 
@@ -468,8 +468,11 @@ def kill_at(process: subprocess.Popen[bytes], path: pathlib.Path, size: int) -> 
 
 
 def _size(path: pathlib.Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(each.stat().st_size for each in files if each.is_file())
+    total = 0
+    for each in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(FileNotFoundError):  # a file that has got its own name meanwhile
+            total += each.stat().st_size if each.is_file() else 0
+    return total
 
 
 @pytest.mark.slow
