@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import os
     from typing import Unpack
 
-    from geartrain.authoring.joint import Batch, LiveRequest
+    from geartrain.authoring.joining import Batch, LiveRequest
     from geartrain.authoring.requests import Request, Response, Tensors
     from geartrain.bench.tuning import tune
     from geartrain.client.async_client import AsyncClient
@@ -112,9 +112,9 @@ def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOpti
 
 _LATE = {
     "AsyncClient": "geartrain.client",
-    "Batch": "geartrain.authoring.joint",
+    "Batch": "geartrain.authoring.joining",
     "Client": "geartrain.client",
-    "LiveRequest": "geartrain.authoring.joint",
+    "LiveRequest": "geartrain.authoring.joining",
     "Request": "geartrain.authoring.requests",
     "Response": "geartrain.authoring.requests",
     "Tensors": "geartrain.authoring.requests",

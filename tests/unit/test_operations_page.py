@@ -9,7 +9,7 @@ import pytest
 
 from geartrain.apis import infer_json
 from geartrain.apis.openai import batches
-from geartrain.authoring import joint, scope
+from geartrain.authoring import joining, scope
 from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
@@ -88,15 +88,12 @@ BOUNDS: dict[str, list[int | str]] = {
     "calls of other models by the code of a worker": [MOST],
     "memory of other workers": [memory.MOST_OTHERS],
     "responses of a decoupled model": [values.MAX_UNREAD],
-    "pieces of a stream that a loop": [joint.MOST_PIECES],
+    "pieces of a stream that a loop": [joining.MOST_PIECES],
     "figures of calls of models": [MAX_EDGES],
     "types of outputs": [MAX_TYPES],
     "OpenAPI documents": [routes.MAX_PAGES],
 }
 MEASURED = {
-    "pieces of a stream that a loop": [
-        "unit/worker/loading/test_joint_signature.py::test_a_stream_that_nobody_reads_holds_the_loop_at_a_bound",
-    ],
     "connections": [
         "conformance/test_http_resources.py::test_a8_connections_are_limited",
         "conformance/test_http_resources.py::test_connections_that_come_and_go_are_not_counted_for_ever",
@@ -239,6 +236,9 @@ MEASURED = {
     "responses of a decoupled model": [
         "unit/worker/loading/triton/test_values.py::test_responses_that_wait_are_bounded",
         "unit/worker/loading/triton/test_values.py::test_a_sender_does_not_wait_for_a_reader_that_has_gone",
+    ],
+    "pieces of a stream that a loop": [
+        "unit/worker/loading/test_joint_signature.py::test_a_stream_that_nobody_reads_holds_the_loop_at_a_bound",
     ],
     "figures of calls of models": ["unit/service/models/test_nested.py::test_figures_of_pairs_are_bounded"],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
-from geartrain.authoring.joint import Batch, LiveRequest, Outlet
+from geartrain.authoring.joining import Batch, LiveRequest, Outlet
 from geartrain.worker.errors import AnswerError, describe_error
 
 _NOT_ENDED: Final = "run() has ended, and this request had not: call request.end() for each before it returns"

@@ -10,7 +10,7 @@ from types import MethodType
 from typing import Any, Final
 
 from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, JOINT_ATTRIBUTE
-from geartrain.authoring.joint import Batch
+from geartrain.authoring.joining import Batch
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator
 from geartrain.worker.loading.joint_loop import JointLoop
 from geartrain.worker.loading.signature import UnsupportedAnnotationError, output_mode, resolve

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 
 from geartrain import BaseRunner, Batch, Input, LiveRequest, batched, concurrent, joint
-from geartrain.authoring.joint import MOST_PIECES
+from geartrain.authoring.joining import MOST_PIECES
 from geartrain.testing import runner
 from geartrain.worker.errors import AnswerError
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator
