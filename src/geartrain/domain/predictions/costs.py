@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite, prod
+from math import prod
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from geartrain.domain.signature.types import Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor
 
 _MOST_TEXT: Final = 500  # characters of a rule
+_MOST: Final = 10**15  # of a cost, and of each number in it: sums of such costs are exact
 _UNKNOWN_LENGTH: Final = frozenset({"path", "file"})  # kinds whose contents the server does not see
 _WITH_DIMENSIONS: Final = frozenset({"tensor", "array", "opaque"})
 _EXAMPLE: Final = 'write it like "text", "text + 4 * max_tokens" or "image[1] * image[2]"'
@@ -42,7 +43,7 @@ class CostRule:
         self._defaults: dict[str, Any] = {name: defaults.get(name) for name in self._names}
 
     def __call__(self, json: bytes, tensors: Sequence[Tensor] | None) -> float:
-        """Return the cost of a request, 0 or more; its inputs are as in `domain.predictions.calls.ItemInput`."""
+        """Return the cost of a request, from 0 to 10^15; its inputs are as in `domain.predictions.calls.ItemInput`."""
         values = dict(self._defaults)
         for tensor in tensors or ():
             if tensor.name in values:
@@ -51,7 +52,7 @@ class CostRule:
             raw = _decode(json)
             values.update({name: _decode_any(raw[name]) for name in self._names if name in raw})
         cost = self._value(values)
-        return cost if cost > 0 and isfinite(cost) else 0.0
+        return min(cost, _MOST) if cost > 0 else 0.0  # NaN is not above 0
 
 
 class _Reader:
@@ -84,7 +85,7 @@ class _Reader:
                 return lambda _: number
             case ast.Name(id=name) | ast.Constant(value=str() as name):
                 self._check(name)
-                return lambda values: _length(values[name])
+                return lambda values: _limited(_length(values[name]))
             case ast.Subscript(value=ast.Name(id=name) | ast.Constant(value=str() as name), slice=index):
                 return self._read_dimension(name, index)
             case ast.BinOp(left=left, op=operator, right=right):
@@ -117,7 +118,7 @@ class _Reader:
             place = None
         if type(place) is not int:
             raise ValueError(f"cost: {name}[{self._source(index)}] is no dimension: write {name}[1], or {name}[-1]")
-        return lambda values: _dimension(values[name], place)
+        return lambda values: _limited(_dimension(values[name], place))
 
     def _source(self, node: ast.expr) -> str:
         return ast.get_source_segment(self._text, node) or self._text
@@ -135,6 +136,11 @@ class _Reader:
 def _extreme(name: str, values: Sequence[Value]) -> Value:
     choose: Callable[..., float] = max if name == "max" else min
     return lambda given: choose([value(given) for value in values])
+
+
+def _limited(number: float) -> float:
+    """The number as a float between bounds: products of floats never raise, and large integers do when divided."""
+    return float(max(-_MOST, min(number, _MOST)))
 
 
 def _length(value: Any) -> float:

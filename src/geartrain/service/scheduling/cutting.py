@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 from geartrain.domain.predictions.batching import BatchPolicy
 
 T = TypeVar("T")
+
+_MOST_LOOKED_AT: Final = 256  # requests that may fill a call up: a queue can be long
 
 
 class Size(NamedTuple):
@@ -57,17 +60,21 @@ def first_call(waiting: Iterable[tuple[T, Size]], policy: BatchPolicy, limit: in
     return taken
 
 
-def sorted_calls(waiting: Sequence[tuple[T, Size]], policy: BatchPolicy) -> list[list[tuple[T, Size]]]:
+def sorted_calls(waiting: Iterable[tuple[T, Size]], policy: BatchPolicy) -> list[list[tuple[T, Size]]]:
     """Return the next `policy.sort` calls, each of requests of similar costs. The oldest request is in the first one.
 
     They have the requests that would be in the next so many calls anyway, so that none of them waits longer than until
     the last of these calls, and no request that comes later goes before them.
     """
-    window, rest = [], list(waiting)
-    for _ in range(policy.sort):
-        number = len(first_call(rest, policy, policy.max_size))
-        window += rest[:number]
-        rest = rest[number:]
+    window: list[tuple[T, Size]] = []
+    room, begun = Room(policy, policy.max_size), 1
+    for entry in waiting:
+        if not room.take(entry[1]):
+            if begun == policy.sort:
+                break
+            room, begun = Room(policy, policy.max_size), begun + 1
+            room.take(entry[1])
+        window.append(entry)
     if not window:
         return []
     oldest = window[0]
@@ -91,4 +98,5 @@ def filled(
         room.take(size)
         taken.append(item)
     longest = room.longest
-    return [*taken, *(item for item, size in others if size.cost <= longest and room.take(size))]
+    nearest = islice(others, _MOST_LOOKED_AT)
+    return [*taken, *(item for item, size in nearest if size.cost <= longest and room.take(size))]

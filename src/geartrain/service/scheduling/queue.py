@@ -290,7 +290,7 @@ class BatchQueue(CallQueue[T]):
         while group.planned and not call:
             call = [entry for entry in group.planned.popleft() if entry[0] in group.items]
         if not call:
-            call, *others = sorted_calls(list(group.in_order()), self._policy)
+            call, *others = sorted_calls(group.in_order(), self._policy)
             group.planned.extend(others)
         chosen = {item for each in (call, *group.planned) for item, _ in each}
         return filled(call, (entry for entry in group.in_order() if entry[0] not in chosen), self._policy, limit=limit)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from geartrain.authoring.metrics import Counter, Definition, Gauge, Registry
+from geartrain.worker.errors import describe_error
 
 REMEMBERED: Final = 600.0  # seconds for which a limit holds, after which a whole batch is tried again
 
-_TYPES: Final = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "XlaRuntimeError"})
+_TYPES: Final = frozenset({"ResourceExhaustedError", "XlaRuntimeError"})
 _TEXTS: Final = re.compile(
     r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|failed to allocate memory|"
     r"bad[ _]alloc|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED|OOM when allocating",
@@ -24,14 +25,12 @@ _MOST_TEXT: Final = 10_000  # characters of an error that are looked at
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True for a `MemoryError`, and for errors of torch, onnxruntime, TensorFlow, JAX and CUDA of this kind."""
-    if isinstance(error, MemoryError):
-        return True
-    if type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     is_of_library = isinstance(error, RuntimeError) or any(
         kind.__name__ in _TYPES or kind.__module__.startswith("onnxruntime") for kind in type(error).__mro__
     )
-    return is_of_library and _TEXTS.search(str(error)[:_MOST_TEXT]) is not None
+    return is_of_library and _TEXTS.search(describe_error(error)[:_MOST_TEXT]) is not None
 
 
 class MemoryLimit:

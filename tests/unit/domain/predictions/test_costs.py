@@ -50,7 +50,11 @@ def cost(rule: str, tensors: tuple[Tensor, ...] | None = None, **values: Any) ->
         ("max(text, count) - min(text, 1)", {"text": "ab", "count": 9}, 8),
         ("text // 4", {"text": "abcdefghi"}, 2),
         ("text / 4", {"text": "abcdefghi"}, 2.25),
-        ("count * count * count", {"count": 1e300}, 0),  # infinite: no rule can mean it
+        ("count * count * count", {"count": 1e300}, 10**15),
+        ("count" + " * count" * 60, {"count": 2**63}, 10**15),
+        ("count" + " * count" * 60 + " // 3", {"count": 2**63}, 0),  # infinite, and then no number
+        ("count / 4", {"count": 10**15 - 1}, 249_999_999_999_999.75),
+        ("count - count", {"count": 10**400}, 0),
     ],
 )
 def test_rules(rule: str, values: dict[str, Any], wanted: float) -> None:

@@ -65,14 +65,17 @@ class SageMakerScript:
     def __init__(self, module: ModuleType, folder: Path) -> None:
         """Raises `ValueError` for functions that cannot stand together."""
         found = {name: getattr(module, name, None) for name in _DEFAULTS}
-        self._transform: Callable[..., Any] | None = getattr(module, "transform_fn", None)
+        transform = getattr(module, "transform_fn", None)
         both = [name for name, function in found.items() if function is not None]
-        if self._transform is not None and both:
+        if transform is not None and both:
             raise ValueError(f"it has transform_fn() and {both[0]}(): keep one of them")
-        self._input, self._predict, self._output = (found[name] or default for name, default in _DEFAULTS.items())
-        self._load: Callable[..., Any] = module.model_fn
+        self._context = context = Context(folder)
+        self._input, self._predict, self._output = (
+            _with_context(found[name] or default, 2, context) for name, default in _DEFAULTS.items()
+        )
+        self._transform = None if transform is None else _with_context(transform, 4, context)
+        self._load = _with_context(module.model_fn, 1, context)
         self._folder = folder
-        self._context = Context(folder)
         self._model: Any = None
 
     @staticmethod
@@ -84,7 +87,7 @@ class SageMakerScript:
 
     def setup(self) -> None:
         """Call `model_fn`."""
-        self._model = self._call(self._load, str(self._folder))
+        self._model = self._load(str(self._folder))
 
     def run(self, request: Request) -> Response:
         """Answer one request, as SageMaker's toolkit does."""
@@ -95,11 +98,11 @@ class SageMakerScript:
         body = request.text if content_type in _TEXTS else request.body
         try:
             if self._transform is not None:
-                answer = self._call(self._transform, self._model, body, content_type, accept)
+                answer = self._transform(self._model, body, content_type, accept)
             else:
-                taken = self._call(self._input, body, content_type)
-                made = self._call(self._predict, taken, self._model)
-                answer = self._call(self._output, made, accept)
+                taken = self._input(body, content_type)
+                made = self._predict(taken, self._model)
+                answer = self._output(made, accept)
         except Exception as error:
             status = getattr(error, "status_code", None)
             if not isinstance(status, int) or not 400 <= status < 600:  # noqa: PLR2004 - statuses of errors
@@ -110,14 +113,12 @@ class SageMakerScript:
             content = json.dumps(plain(content))
         return Response(bytes(content) if isinstance(content, bytearray) else content, str(kind))
 
-    def _call(self, function: Callable[..., Any], *values: Any) -> Any:
-        return function(*values, self._context) if _takes(function) > len(values) else function(*values)
 
-
-def _takes(function: Callable[..., Any]) -> int:
-    """The number of values that a function takes by position."""
+def _with_context(function: Callable[..., Any], count: int, context: Context) -> Callable[..., Any]:
+    """A function of `count` values: the author's, which gets the context behind them if it takes one more."""
     parameters = inspect.signature(function).parameters.values()
-    return sum(each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} for each in parameters)
+    taken = sum(each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} for each in parameters)
+    return (lambda *values: function(*values, context)) if taken > count else function
 
 
 # the defaults
