@@ -82,6 +82,16 @@ class Pace:
     def step(self, turns: int = 1) -> None:
         os.write(self._file, b"." * turns)
 
+    async def step_until_done(self, answer: asyncio.Future[Any]) -> Any:
+        """Let turns pass until a request is answered: how many there are before it joins is not known."""
+
+        def turn() -> bool:
+            self.step()
+            return answer.done()
+
+        await eventually(turn)
+        return answer.result()
+
 
 @pytest.fixture
 def pace(tmp_path: Path) -> Pace:
@@ -102,18 +112,16 @@ async def chunks(server: LiveServer, **values: Any) -> AsyncIterator[str]:
 
 async def test_requests_join_and_end_one_by_one(serve: Serve, pace: Pace) -> None:
     async with serve(WRITER) as server:
-        long = chunks(server, prompt="a", count=6, pace=str(pace.path))
+        long = chunks(server, prompt="a", count=2000, pace=str(pace.path))
         pace.step()
         assert await anext(long) == "a0 "
         short = asyncio.ensure_future(server.predict({"prompt": "b", "count": 2}))
-        await eventually(lambda: server.workers.permits.idle == 2)
-        pace.step(3)  # the turn that is under way, and two with both
-        answer = await short  # it ends before the one that was there first
+        answer = await pace.step_until_done(short)  # it ends before the one that was there first
         assert (answer["status"], answer["output"]) == ("succeeded", ["b0 ", "b1 "])
         assert answer["logs"] == "I am new\n"
         assert answer["metrics"]["steps"] == 2
-        pace.step(9)
-        assert [piece async for piece in long] == ["a1 ", "a2 ", "a3 ", "a4 ", "a5 "]
+        pace.step(2000)
+        assert [piece async for piece in long] == [f"a{turn} " for turn in range(1, 2000)]
 
 
 async def test_every_protocol_and_the_signature(serve: Serve) -> None:
@@ -160,12 +168,10 @@ async def test_failures_and_the_loop_goes_on(serve: Serve, prompt: str, error: s
 
 async def test_an_error_of_the_loop_fails_all_that_are_there(serve: Serve, pace: Pace) -> None:
     async with serve(WRITER) as server:
-        first = asyncio.ensure_future(server.predict({"prompt": "a", "pace": str(pace.path)}))
+        first = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
         await eventually(lambda: server.workers.permits.idle == 3)
         second = asyncio.ensure_future(server.predict({"prompt": "boom"}))
-        await eventually(lambda: server.workers.permits.idle == 2)
-        pace.step(9)
-        answers = [await first, await second]
+        answers = [await pace.step_until_done(second), await first]
         assert [each["error"] for each in answers] == ["ValueError: the loop broke"] * 2
         assert (await server.predict({"prompt": "next", "count": 1}))["output"] == ["next0 "]
 
