@@ -21,6 +21,7 @@ from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.options import DEFAULT_HOST
 from geartrain.cli.typer_app import CommandApp
+from geartrain.project import formats
 from geartrain.project.checks import (
     Finding,
     Level,
@@ -301,7 +302,13 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
             return _not_loaded(fault.reason, fault.logs)
     learn(info)
     done = f"loads, and is set up after {time.monotonic() - began:.1f} s" if setup else "loads"
-    return ok(f"{source.runner}: {done}; {_summary(info.signature)}")
+    return ok(f"{source.runner}{_written_for(source)}: {done}; {_summary(info.signature)}")
+
+
+def _written_for(source: ModelSource) -> str:
+    """Return the server that a script was written for, in parentheses; empty for a model of this one."""
+    server = formats.WRITTEN_FOR.get(source.backend or "")
+    return f" (written for {server})" if server else ""
 
 
 async def _set_up(source: ModelSource) -> WorkerInfo:
@@ -336,6 +343,8 @@ def _not_loaded(reason: str, printed: str) -> Finding:
 def _summary(signature: Signature) -> str:
     names = [f"{field.name}: {field.type.kind}" for field in signature.inputs]
     mode = {"value": "", "iterator": "iterator of ", "concatenate": "streamed "}[signature.output.mode]
+    if signature.takes_request:
+        return f"it takes whole requests{' and any tensors' if signature.takes_tensors else ''}"
     if signature.open_inputs or signature.open_outputs:
         takes, gives = (
             ", ".join(f"{each.name}: {each.datatype} {list(each.shape)}" for each in tensors) or "any tensors"

@@ -89,9 +89,20 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "huggingface": "huggingface",
     "azureml": "azure",
     "litserve": "litserve",
+    "kserve": "kserve",
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
 SCRIPTS: Final = tuple(SCRIPT_APIS)
+WRITTEN_FOR: Final = {
+    TRITON_PYTHON: "Triton's Python backend",
+    "sagemaker": "SageMaker",
+    "huggingface": "endpoints of Hugging Face",
+    "azureml": "Azure ML",
+    "litserve": "LitServe",
+    "kserve": "KServe",
+}
+"""The servers that files of Python were written for, by backend."""
+KSERVE: Final = "kserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 CODE_FOLDER: Final = "code"  # of a model of SageMaker
@@ -127,6 +138,13 @@ def is_litserve(path: Path) -> bool:
 def makes_server(path: Path) -> bool:
     """True if a file of Python makes a server of LitServe: it comes before those with its classes."""
     return _defines(path, rb".*\bLitServer\s*\(")
+
+
+def is_kserve(path: Path) -> bool:
+    """True if a file of Python has a class for KServe."""
+    if not _defines(path, rb"\s*(import|from)\s+kserve\b"):
+        return False
+    return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b")
 
 
 def _defines(path: Path, pattern: bytes) -> bool:
@@ -244,6 +262,7 @@ FORMATS: Final = (
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
     Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
     Format(backend="litserve", platforms=("litserve",), is_one=is_litserve, is_script=True),
+    Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

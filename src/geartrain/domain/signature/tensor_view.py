@@ -456,7 +456,7 @@ def _of_stream(spec: TensorSpec) -> TensorSpec:
 
 def view_of(signature: Signature) -> TensorView:
     """Return a model's inputs and outputs as tensors."""
-    if signature.contract == "tensors" or signature.output.type.form == "tensors":
+    if signature.takes_tensors or signature.gives_tensors:
         return OpenView(signature)
     return AnyInputView(signature) if signature.takes_any else TensorView(signature)
 
@@ -465,8 +465,8 @@ class OpenView(TensorView):
     """A view of a model that takes, or gives, tensors of any names. Those that it declares are checked."""
 
     def __init__(self, signature: Signature) -> None:
-        self._takes_any = signature.contract == "tensors"
-        self._gives_any = signature.output.type.form == "tensors"
+        self._takes_any = signature.takes_tensors
+        self._gives_any = signature.gives_tensors
         super().__init__(replace(signature, inputs=()) if self._takes_any else signature)
         self._parts = frozenset(field.name for field in signature.inputs)
         if self._takes_any:

@@ -147,11 +147,16 @@ class ForeignEndpoints:
 
     def _find_verb(self, head: Head, params: Params) -> Deployment:
         name, colon, verb = params["id"].rpartition(":")
-        if not colon or verb != "predict":
-            msg = "explanations are not supported" if verb == "explain" else "the path ends with :predict"
-            raise GeartrainError(Code.UNSUPPORTED if verb == "explain" else Code.NOT_FOUND, f"{params['id']}: {msg}")
+        if not colon or verb not in {"predict", "explain"}:
+            raise GeartrainError(Code.NOT_FOUND, f"{params['id']}: the path ends with :predict, or :explain")
         head.notes.check_model(name)
-        return self._catalogue.find(name)
+        deployment = self._catalogue.find(name)
+        if verb == "explain":
+            deployment.workers.check_ready()
+            if not deployment.interface.signature.takes_request:
+                msg = "only models that take whole requests, such as a kserve.Model, may explain"
+                raise GeartrainError(Code.UNSUPPORTED, f"{params['id']}: {msg}")
+        return deployment
 
     def _list(self, _head: Head, _params: Params) -> Decision:
         names = dict.fromkeys(deployment.name for deployment in self._catalogue.deployments())

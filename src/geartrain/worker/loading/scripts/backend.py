@@ -36,11 +36,18 @@ def _litserve() -> type[Script]:
     return LitServeScript
 
 
+def _kserve() -> type[Script]:
+    from geartrain.worker.loading.scripts.kserve import KServeScript
+
+    return KServeScript
+
+
 _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "sagemaker": _sagemaker,
     "huggingface": _hugging_face,
     "azureml": _azure,
     "litserve": _litserve,
+    "kserve": _kserve,
 }
 """Imports the class of a backend."""
 
