@@ -162,7 +162,7 @@ def start(
         hidden.mkdir()
         if request.param == "shim":
             (hidden / "sitecustomize.py").write_text(textwrap.dedent(WITHOUT_THE_PACKAGE))
-        process = server_process(str(folder), "--api", "kserve", env={"PYTHONPATH": str(hidden)})
+        process = server_process(str(folder), env={"PYTHONPATH": str(hidden)})
         url = process.wait_for("listening")["url"]
         process.wait_for("ready")
         clients.append(httpx.Client(base_url=url))
