@@ -43,7 +43,7 @@ _CLIENTS: Final = {
     "openai-2": ("openai", "litellm", "llama_index", "page"),
     "instructor": ("openai", "instructor"),
 }
-_PACKAGES: Final = {"litserve": "tests/server/test_litserve.py"}
+_PACKAGES: Final = {"litserve": "tests/server/test_litserve.py", "mlflow": "tests/server/test_mlflow.py"}
 _NODE_CLIENTS: Final = ("openai-6", "openai-7")
 
 

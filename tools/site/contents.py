@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 
 HOME: Final = "index"
-_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "kserve", "litserve", "bentoml", "fastapi")
+_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "kserve", "mlflow", "litserve", "bentoml", "fastapi")
 
 SECTIONS: Final = (
     Section(

@@ -84,15 +84,17 @@ def is_triton_python(path: Path) -> bool:
     return _defines(path, rb"class\s+TritonPythonModel\b")
 
 
+MLFLOW: Final = "mlflow"
 SCRIPT_APIS: Final[Mapping[str, str]] = {
     "sagemaker": "sagemaker",
     "huggingface": "huggingface",
     "azureml": "azure",
     "litserve": "litserve",
     "kserve": "kserve",
+    MLFLOW: MLFLOW,
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
-SCRIPTS: Final = tuple(SCRIPT_APIS)
+SCRIPTS: Final = tuple(name for name in SCRIPT_APIS if name != MLFLOW)
 WRITTEN_FOR: Final = {
     TRITON_PYTHON: "Triton's Python backend",
     "sagemaker": "SageMaker",
@@ -100,6 +102,7 @@ WRITTEN_FOR: Final = {
     "azureml": "Azure ML",
     "litserve": "LitServe",
     "kserve": "KServe",
+    MLFLOW: "MLflow",
 }
 """The servers that files of Python were written for, by backend."""
 KSERVE: Final = "kserve"
@@ -138,6 +141,11 @@ def is_litserve(path: Path) -> bool:
 def makes_server(path: Path) -> bool:
     """True if a file of Python makes a server of LitServe: it comes before those with its classes."""
     return _defines(path, rb".*\bLitServer\s*\(")
+
+
+def is_mlflow(folder: Path) -> bool:
+    """True if a folder is a model of MLflow."""
+    return _defines(folder / "MLmodel", rb"flavors:")
 
 
 def is_kserve(path: Path) -> bool:
@@ -255,6 +263,13 @@ FORMATS: Final = (
         suffixes=(".savedmodel",),
         is_one=is_saved_model,
         is_folder=True,
+    ),
+    Format(
+        backend=MLFLOW,
+        platforms=(MLFLOW,),
+        is_one=is_mlflow,
+        is_folder=True,
+        runs_code=lambda _folder: True,
     ),
     Format(backend=TRITON_PYTHON, platforms=(TRITON_PYTHON,), names=("model.py",), is_one=is_triton_python),
     Format(backend="sagemaker", platforms=("sagemaker",), names=("inference.py",), is_one=is_sagemaker),

@@ -6,9 +6,12 @@ as that server reads it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from importlib import metadata
 from typing import Any, Final
 
 import msgspec
@@ -65,6 +68,15 @@ LITSERVE: Final = BodiesApi("litserve", statuses=_BAD_INPUT, fault=_detail)
 AZURE: Final = BodiesApi("azure", statuses=_BAD_INPUT)
 
 
+@functools.cache
+def _mlflow_version() -> str:
+    """Return the version of MLflow; that of geartrain where it is not installed."""
+    for name in ("mlflow", "mlflow-skinny", "geartrain"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "0"
+
+
 class ForeignEndpoints:
     """The endpoints of one server."""
 
@@ -88,6 +100,11 @@ class ForeignEndpoints:
         """`/invocations`, `/ping`, `/health` and `/version` of MLflow's scoring server."""
         yield from self.sagemaker(MLFLOW)
         yield self._ping("/health", MLFLOW)
+
+        def version(_head: Head, _params: Params) -> Decision:
+            return Answer(HTTPStatus.OK, (_mlflow_version().encode(),))
+
+        yield Route(GET, "/version", version, MLFLOW, "open", subject="none")
 
     def kserve(self) -> Iterator[Route]:
         """Version 1 of KServe's protocol, that of TensorFlow Serving."""

@@ -290,6 +290,10 @@ SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "
 """The backends of scripts that were written for other servers."""
 
 
+MLFLOW: Final = "mlflow"
+"""The backend of folders that MLflow has saved."""
+
+
 def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
     """Load a file with its backend; `batching` has fields of `BatchPolicy` that come before the default ones.
 
@@ -307,6 +311,10 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
         from geartrain.worker.loading.scripts.backend import load_script  # few models need it
 
         return load_script(choice, batching)
+    if choice.name == MLFLOW:
+        from geartrain.worker.loading.scripts.mlflow import load_mlflow  # few models need it
+
+        return load_mlflow(choice, batching)
     path = Path(choice.path)
     try:
         found = backend_class(choice.name)
