@@ -250,7 +250,7 @@ def test_the_doctor_tells_what_a_script_was_written_for(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "geartrain", "doctor", str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert "server.py (written for KServe): loads; it takes whole requests, and any tensors" in found.stdout
+    assert "server.py: a model for KServe; loads; asked as there" in found.stdout
 
 
 @pytest.mark.parametrize("name", ["model.py", "transformer.py", "0.py"])

@@ -31,7 +31,18 @@ class Section(NamedTuple):
 
 
 HOME: Final = "index"
-_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "kserve", "mlflow", "litserve", "bentoml", "fastapi")
+_GUIDES: Final = (
+    "cog",
+    "triton",
+    "mlserver",
+    "clouds",
+    "kserve",
+    "mlflow",
+    "litserve",
+    "torchserve",
+    "bentoml",
+    "fastapi",
+)
 
 SECTIONS: Final = (
     Section(

@@ -21,7 +21,6 @@ from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.options import DEFAULT_HOST
 from geartrain.cli.typer_app import CommandApp
-from geartrain.project import formats
 from geartrain.project.checks import (
     Finding,
     Level,
@@ -34,6 +33,7 @@ from geartrain.project.checks import (
     ok,
     warning,
 )
+from geartrain.project.formats import SCRIPT_TITLES
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.source import ModelSource, ProjectError, model_folder
@@ -302,13 +302,10 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
             return _not_loaded(fault.reason, fault.logs)
     learn(info)
     done = f"loads, and is set up after {time.monotonic() - began:.1f} s" if setup else "loads"
-    return ok(f"{source.runner}{_written_for(source)}: {done}; {_summary(info.signature)}")
-
-
-def _written_for(source: ModelSource) -> str:
-    """Return the server that a script was written for, in parentheses; empty for a model of this one."""
-    server = formats.WRITTEN_FOR.get(source.backend or "")
-    return f" (written for {server})" if server else ""
+    kind = SCRIPT_TITLES.get(source.backend or "")
+    if kind is not None:
+        return ok(f"{source.runner}: {kind}; {done}; asked as there, at /invoke, and over every protocol")
+    return ok(f"{source.runner}: {done}; {_summary(info.signature)}")
 
 
 async def _set_up(source: ModelSource) -> WorkerInfo:

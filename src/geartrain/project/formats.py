@@ -90,21 +90,22 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "huggingface": "huggingface",
     "azureml": "azure",
     "litserve": "litserve",
+    "torchserve": "torchserve",
     "kserve": "kserve",
     MLFLOW: MLFLOW,
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
 SCRIPTS: Final = tuple(name for name in SCRIPT_APIS if name != MLFLOW)
-WRITTEN_FOR: Final = {
-    TRITON_PYTHON: "Triton's Python backend",
-    "sagemaker": "SageMaker",
-    "huggingface": "endpoints of Hugging Face",
-    "azureml": "Azure ML",
-    "litserve": "LitServe",
-    "kserve": "KServe",
-    MLFLOW: "MLflow",
+SCRIPT_TITLES: Final[Mapping[str, str]] = {
+    "sagemaker": "a script for SageMaker",
+    "huggingface": "a handler of Hugging Face",
+    "azureml": "a script for Azure ML",
+    "litserve": "a file for LitServe",
+    "torchserve": "a handler of TorchServe",
+    "kserve": "a model for KServe",
+    MLFLOW: "a model of MLflow",
 }
-"""The servers that files of Python were written for, by backend."""
+"""Their names for people."""
 KSERVE: Final = "kserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
@@ -136,6 +137,18 @@ def is_litserve(path: Path) -> bool:
     if not _defines(path, rb"\s*(import|from)\s+litserve"):
         return False
     return _defines(path, rb"class\s+\w+\s*\([^)]*LitAPI") or makes_server(path)
+
+
+def is_torchserve(path: Path) -> bool:
+    """True if a file of Python has a handler of TorchServe: a class derived from one, or a function `handle`."""
+    if _defines(path, rb"(async\s+)?def\s+handle\s*\(\s*data\s*,\s*(context|ctx)\b"):
+        return True
+    return _defines(path, rb"\s*(import|from)\s+ts\b") and _defines(path, rb"class\s+\w+|def\s+handle\b")
+
+
+def is_torch_archive(folder: Path) -> bool:
+    """True if a folder has the contents of an archive for TorchServe."""
+    return (folder / "MAR-INF/MANIFEST.json").is_file()
 
 
 def makes_server(path: Path) -> bool:
@@ -277,6 +290,9 @@ FORMATS: Final = (
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
     Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
     Format(backend="litserve", platforms=("litserve",), is_one=is_litserve, is_script=True),
+    Format(backend="torchserve", platforms=("torchserve",), suffixes=(".mar",)),
+    Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
+    Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
     Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
