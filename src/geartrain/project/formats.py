@@ -85,6 +85,8 @@ def is_triton_python(path: Path) -> bool:
 
 
 MLFLOW: Final = "mlflow"
+MLSERVER: Final = "mlserver"
+"""The backend of classes that `model-settings.json` of MLServer names."""
 SCRIPT_APIS: Final[Mapping[str, str]] = {
     "sagemaker": "sagemaker",
     "huggingface": "huggingface",
@@ -104,6 +106,7 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "torchserve": "a handler of TorchServe",
     "kserve": "a model for KServe",
     MLFLOW: "a model of MLflow",
+    MLSERVER: "a runtime for MLServer",
 }
 """Their names for people."""
 KSERVE: Final = "kserve"
@@ -294,6 +297,7 @@ FORMATS: Final = (
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
     Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
+    Format(backend=MLSERVER, platforms=(MLSERVER,)),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -106,6 +106,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         """The options for the worker's backend: those of the settings, and what a class of Triton or KServe needs."""
         if self.backend == formats.KSERVE:
             return {"model_name": self.name, **self.options}
+        if self.backend == formats.MLSERVER:
+            return {"name": self.name, **self.options}
         if self.backend != formats.TRITON_PYTHON:
             return dict(self.options)
         is_version = self.root.name.isdecimal()

@@ -73,6 +73,12 @@ TENSOR_INPUTS: Final = (
         description="The names of the wanted outputs; all without it",
     ),
     InputField("id", _TEXT, required=False, description="The id of the request"),
+    InputField(
+        "content_types",
+        TypeSpec("object", nullable=True),
+        required=False,
+        description="The content types of inputs, by name, for models that decode these by themselves",
+    ),
 )
 
 
@@ -314,7 +320,11 @@ def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensor
     requested = values.get("outputs")
     known = {**parameters, **own} if isinstance(own, dict) else parameters
     names = requested if isinstance(requested, list) else None
-    return Tensors(found, parameters=known, requested=names, datatypes=datatypes, id=values.get("id") or "")
+    kinds = values.get("content_types") or {}
+    if not all(isinstance(kind, str) for kind in kinds.values()):
+        raise ClientError("content_types: its values are strings")
+    own_id = values.get("id") or ""
+    return Tensors(found, parameters=known, requested=names, datatypes=datatypes, content_types=kinds, id=own_id)
 
 
 def _array_of_json(name: str, value: Any) -> tuple[str, Any]:

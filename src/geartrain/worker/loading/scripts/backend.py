@@ -48,6 +48,12 @@ def _kserve() -> type[Script]:
     return KServeScript
 
 
+def _mlserver() -> type[Script]:
+    from geartrain.worker.loading.scripts.mlserver import MlserverRuntime
+
+    return MlserverRuntime
+
+
 _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "sagemaker": _sagemaker,
     "huggingface": _hugging_face,
@@ -55,6 +61,7 @@ _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "litserve": _litserve,
     "torchserve": _torchserve,
     "kserve": _kserve,
+    "mlserver": _mlserver,
 }
 """Imports the class of a backend."""
 
