@@ -245,6 +245,7 @@ class TensorView:
         json: bytes,
         names: Sequence[str] | None,  # noqa: ARG002
         own_id: str,  # noqa: ARG002
+        *,
         content_types: Mapping[str, str] = NO_TYPES,  # noqa: ARG002
     ) -> bytes:
         """Return the input of a model that receives the names of the requested outputs and the id too."""
@@ -533,7 +534,7 @@ class OpenView(TensorView):
         return _encode(values), found
 
     def with_request(
-        self, json: bytes, names: Sequence[str] | None, own_id: str, content_types: Mapping[str, str] = NO_TYPES
+        self, json: bytes, names: Sequence[str] | None, own_id: str, *, content_types: Mapping[str, str] = NO_TYPES
     ) -> bytes:
         """Return the input of the model, with the names of the outputs, the id and the content types of a request."""
         if not self._takes_any or (names is None and not own_id and not content_types):
