@@ -220,7 +220,7 @@ class Context:
         self.request_processor[idx].add_response_property(key, value)
 
 
-def send_intermediate_predict_response(  # noqa: PLR0917 - the signature of TorchServe
+def send_intermediate_predict_response(
     ret: list[Any], _req_id_map: Any, _message: str, _code: int, context: Context
 ) -> None:
     """Send the next piece of each answer. Raises `RuntimeError` for a call that is not under way."""
