@@ -30,6 +30,7 @@ _RUN: Final = "The run"
         "geartrain batch embed articles.parquet -o vectors/ --map text=body --keep id",
         "geartrain batch classify photos/ -o classes.jsonl --resume",
         "geartrain batch shout - < texts.jsonl > loud.jsonl",
+        "geartrain batch shout texts.jsonl -o loud.jsonl --part 0/4 --resume",
     ),
     daily=("--output", "--map", "--keep", "--resume", "--overwrite", "--dry-run", "--errors", "--replicas", "--target"),
 )
@@ -102,6 +103,17 @@ def batch(
             metavar="FORMAT",
             help="The format of IN, where its name does not tell: jsonl, csv, tsv, parquet, arrow, or files: each a "
             "row.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            metavar="I/N",
+            show_default=False,
+            help="Run one of N shares of the rows, I from 0 on, for N processes on as many machines; each has files of "
+            "its own in OUT. auto/N takes I from JOB_COMPLETION_INDEX.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -214,6 +226,7 @@ def batch(
         mapped=mapped or (),
         keep=keep or (),
         form=form,
+        part=part,
         errors=errors,
         max_errors=0 if errors == "fail" else max_errors,
         resume=resume,
