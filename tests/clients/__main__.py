@@ -3,7 +3,8 @@
     python -m tests.clients [--need-all] [ENVIRONMENT ...]
 
 An environment is a file in `pins/`; it is made in `.venv-clients` where it is missing or its file has changed. One that
-cannot be installed is skipped, unless all are needed. `npm` is the one of the clients for Node.js.
+cannot be installed is skipped, unless all are needed. `npm` is the one of the clients for Node.js. Those of packages of
+other servers run the tests of their contract with the real package in the place of ours.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _CLIENTS: Final = {
     "openai-2": ("openai", "litellm", "llama_index", "page"),
     "instructor": ("openai", "instructor"),
 }
+_PACKAGES: Final = {"litserve": "tests/server/test_litserve.py"}
 _NODE_CLIENTS: Final = ("openai-6", "openai-7")
 
 
@@ -118,6 +120,14 @@ def ask_by_node(server: Server) -> bool:
     return all([_passes(["node", "--test-reporter=spec", script, name], server) for name in _NODE_CLIENTS])  # noqa: C419 - both are shown
 
 
+def try_package(name: str) -> bool:
+    """Run the tests of a contract with its package; return whether they have passed. Raises `NotInstalledError`."""
+    place = next(make_environment(name).glob("lib/python*/site-packages"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _PACKAGES[name]]
+    environment = {**os.environ, "GEARTRAIN_TEST_PACKAGES": str(place)}
+    return subprocess.run(command, check=False, cwd=_ROOT, env=environment).returncode == 0
+
+
 def _passes(command: list[str], server: Server) -> bool:
     environment = {
         **os.environ,
@@ -128,11 +138,17 @@ def _passes(command: list[str], server: Server) -> bool:
     return subprocess.run(command, check=False, cwd=_ROOT, env=environment).returncode == 0
 
 
+def _try(name: str, server: Server) -> bool:
+    if name in _PACKAGES:
+        return try_package(name)
+    return ask_by_node(server) if name == _NPM else ask_by_python(name, server)
+
+
 def main() -> int:
     """Run what the command line asks for; return the status to end with."""
     parser = argparse.ArgumentParser(prog="python -m tests.clients")
     parser.add_argument("--need-all", action="store_true", help="fail where an environment cannot be installed")
-    names = [*_CLIENTS, _NPM]
+    names = [*_CLIENTS, _NPM, *_PACKAGES]
     parser.add_argument("environments", nargs="*", default=names, metavar="ENVIRONMENT", help=", ".join(names))
     given = parser.parse_args()
     results: dict[str, str] = {}
@@ -141,7 +157,7 @@ def main() -> int:
             begin = time.monotonic()
             print(f"--- {name}", flush=True)
             try:
-                passes = ask_by_node(server) if name == _NPM else ask_by_python(name, server)
+                passes = _try(name, server)
             except NotInstalledError as error:
                 results[name] = f"{'FAILED' if given.need_all else 'skipped'}: it cannot be installed: {error}"
             else:

@@ -108,21 +108,21 @@ RAW = """
 """
 JSON = {"content-type": "application/json"}
 
-Start = Callable[..., httpx.Client]
+Start = Callable[[str, str], httpx.Client]
 
 
 @pytest.fixture
 def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Iterator[Start]:
-    """Serve a folder with a script at a place, with the endpoints of a contract."""
+    """Serve a folder with a script at a place."""
     clients = []
 
-    def serve(place: str, text: str, api: str) -> httpx.Client:
+    def serve(place: str, text: str) -> httpx.Client:
         folder = tmp_path / "scripted"
         (folder / place).parent.mkdir(parents=True)
         (folder / place).write_text(textwrap.dedent(text))
         ((folder / place).parent / "helper.py").write_text("def scale(value):\n    return 10 * value\n")
         (folder / "weights.txt").write_text("2.5")
-        process = server_process(str(folder), "--api", api)
+        process = server_process(str(folder))
         url = process.wait_for("listening")["url"]
         process.wait_for("ready")
         clients.append(httpx.Client(base_url=url))
@@ -135,7 +135,7 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
 
 @pytest.mark.parametrize("place", ["inference.py", "code/inference.py"])
 def test_sagemaker(start: Start, place: str) -> None:
-    client = start(place, FULL, "sagemaker")
+    client = start(place, FULL)
     assert client.get("/ping").status_code == 200
     answer = client.post("/invocations", content='{"x": 3}', headers={**JSON, "accept": "*/*", "x-own": "own"})
     assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (
@@ -154,7 +154,7 @@ def test_sagemaker(start: Start, place: str) -> None:
 
 
 def test_sagemaker_with_what_it_does_by_default(start: Start) -> None:
-    client = start("code/inference.py", DEFAULTS, "sagemaker")
+    client = start("code/inference.py", DEFAULTS)
     assert client.post("/invocations", json=[[1, 2], [3, 4]]).json() == [[2, 4], [6, 8]]
     answer = client.post(
         "/invocations", content="1,2\n3,4\n", headers={"content-type": "text/csv", "accept": "text/csv"}
@@ -170,7 +170,7 @@ def test_sagemaker_with_what_it_does_by_default(start: Start) -> None:
 
 
 def test_sagemaker_in_one_function(start: Start) -> None:
-    client = start("inference.py", TRANSFORM, "sagemaker")
+    client = start("inference.py", TRANSFORM)
     answer = client.post("/invocations", content="abc", headers={"content-type": "text/plain"})
     assert (answer.text, answer.headers["content-type"]) == ("cba!", "text/plain")
 
@@ -178,7 +178,7 @@ def test_sagemaker_in_one_function(start: Start) -> None:
 def test_hugging_face(start: Start) -> None:
     from PIL import Image
 
-    client = start("handler.py", HANDLER, "huggingface")
+    client = start("handler.py", HANDLER)
     answer = client.post("/", json={"inputs": "good", "parameters": {"scale": 2}})
     assert answer.json() == [{"label": "GOOD", "score": 5.0}]
     assert client.post("/predict", content="good", headers={"content-type": "text/plain"}).json()[0]["score"] == 2.5
@@ -201,14 +201,14 @@ def test_hugging_face(start: Start) -> None:
 
 
 def test_azure(start: Start) -> None:
-    client = start("score.py", SCORE, "azure")
+    client = start("score.py", SCORE)
     assert client.post("/score", json={"data": [1, 2]}).json() == [2.5, 5.0]
     answer = client.post("/score", content="{", headers=JSON)
     assert (answer.status_code, "JSONDecodeError" in answer.json()["error"]) == (500, True)
 
 
 def test_azure_with_raw_requests(start: Start) -> None:
-    client = start("score.py", RAW, "azure")
+    client = start("score.py", RAW)
     answer = client.post("/score?a=1", content=b"abc", headers={"content-type": "text/plain"})
     assert (answer.text, answer.headers["x-own"]) == ("cba", "1")
     answer = client.post("/score", content=b"", headers={"content-type": "text/plain"})

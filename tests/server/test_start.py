@@ -103,7 +103,7 @@ OWN_OF_WORKER: Final = 103
 # What only some servers or requests need.
 LATE_IN_PARENT: Final = {
     "ctypes.util",
-    "geartrain.apis.multipart",
+    "geartrain.domain.multipart",
     "geartrain.cli.commands",
     "geartrain.cli.serve",
     "geartrain.server.stored",

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import psutil
 import pytest
 
 from geartrain.bridge.child import ChildWorker
@@ -165,6 +166,16 @@ async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the ports that a process and its descendants listen on."""
+    process = psutil.Process(pid)
+    found = set()
+    for each in (process, *process.children(recursive=True)):
+        connections = getattr(each, "net_connections", None) or each.connections  # its name before psutil 6
+        found |= {connection.laddr.port for connection in connections() if connection.status == psutil.CONN_LISTEN}
+    return found
 
 
 def readers(prediction: Prediction) -> int:

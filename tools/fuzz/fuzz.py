@@ -62,7 +62,7 @@ def by_coverage(name: str, seconds: int, crashes: Path) -> None:
     modules = ["transport.wire.heads", "transport.wire.chunks", "apis.multipart", "outbound.data_urls"]
     modules += ["outbound.remote.archives", "transport.http2.frames", "transport.http2.headers"]
     single = [
-        "geartrain.apis.multipart",
+        "geartrain.domain.multipart",
         "geartrain.outbound.data_urls",
         "geartrain.outbound.remote.archives",
         "tarfile",

@@ -194,7 +194,7 @@ class _Parts:
 
 
 def _multipart(data: bytes) -> None:
-    from geartrain.apis.multipart import MultipartReader
+    from geartrain.domain.multipart import MultipartReader
     from geartrain.domain.errors import GeartrainError
 
     def read(pieces: list[bytes]) -> object:

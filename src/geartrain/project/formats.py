@@ -81,11 +81,17 @@ TRITON_CLASS: Final = "TritonPythonModel"
 
 def is_triton_python(path: Path) -> bool:
     """True if a file of Python has the class of Triton's Python backend."""
-    return _defines(path, rb"class\s+TritonPythonModel")
+    return _defines(path, rb"class\s+TritonPythonModel\b")
 
 
-SCRIPTS: Final = ("sagemaker", "huggingface", "azureml")
-"""The backends of scripts that were written for SageMaker, for endpoints of Hugging Face, and for Azure ML."""
+SCRIPT_APIS: Final[Mapping[str, str]] = {
+    "sagemaker": "sagemaker",
+    "huggingface": "huggingface",
+    "azureml": "azure",
+    "litserve": "litserve",
+}
+"""The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
+SCRIPTS: Final = tuple(SCRIPT_APIS)
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 CODE_FOLDER: Final = "code"  # of a model of SageMaker
@@ -93,7 +99,7 @@ CODE_FOLDER: Final = "code"  # of a model of SageMaker
 
 def is_sagemaker(path: Path) -> bool:
     """True if a file of Python has the function that loads a model for SageMaker."""
-    return _defines(path, rb"(async\s+)?def\s+model_fn")
+    return _defines(path, rb"(async\s+)?def\s+model_fn\b")
 
 
 def has_sagemaker(folder: Path) -> bool:
@@ -103,16 +109,28 @@ def has_sagemaker(folder: Path) -> bool:
 
 def is_hugging_face(path: Path) -> bool:
     """True if a file of Python has the class of an endpoint of Hugging Face."""
-    return _defines(path, rb"class\s+EndpointHandler")
+    return _defines(path, rb"class\s+EndpointHandler\b")
 
 
 def is_azure(path: Path) -> bool:
     """True if a file of Python has both functions of a script for Azure ML."""
-    return _defines(path, rb"def\s+init") and _defines(path, rb"def\s+run")
+    return _defines(path, rb"def\s+init\b") and _defines(path, rb"def\s+run\b")
+
+
+def is_litserve(path: Path) -> bool:
+    """True if a file of Python has a class for LitServe, or its server."""
+    if not _defines(path, rb"\s*(import|from)\s+litserve"):
+        return False
+    return _defines(path, rb"class\s+\w+\s*\([^)]*LitAPI") or makes_server(path)
+
+
+def makes_server(path: Path) -> bool:
+    """True if a file of Python makes a server of LitServe: it comes before those with its classes."""
+    return _defines(path, rb".*\bLitServer\s*\(")
 
 
 def _defines(path: Path, pattern: bytes) -> bool:
-    return re.search(rb"^" + pattern + rb"\b", head(path, _CODE_PEEK), re.MULTILINE) is not None
+    return re.search(rb"^(?:" + pattern + rb")", head(path, _CODE_PEEK), re.MULTILINE) is not None
 
 
 def is_saved_model(folder: Path) -> bool:
@@ -160,7 +178,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `suffixes` are those of its files, in lower case; `names` are names of single files. `is_one` tells its files from
     others that have such a suffix or name too; None where that says enough. `is_folder`: it is a folder, and `is_one`
-    recognises it whatever it is called. `runs_code`: whether loading a file can run code that is in it.
+    recognises it whatever it is called. `is_script`: it is a file of Python, whatever it is called. `runs_code`:
+    whether loading a file can run code that is in it.
     """
 
     backend: str
@@ -169,6 +188,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     is_one: Callable[[Path], bool] | None = None
     is_folder: bool = False
+    is_script: bool = False
     runs_code: Callable[[Path], bool] = lambda _path: False
 
     def fits(self, path: Path) -> bool:
@@ -176,6 +196,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_folder:
             return path.is_dir() and self.is_one is not None and self.is_one(path)
         is_named = path.suffix.lower() in self.suffixes or path.name in self.names
+        is_named = is_named or (self.is_script and path.suffix == ".py")
         return is_named and (self.is_one is None or self.is_one(path))
 
 
@@ -222,6 +243,7 @@ FORMATS: Final = (
     Format(backend="sagemaker", platforms=("sagemaker",), is_one=has_sagemaker, is_folder=True),
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
     Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
+    Format(backend="litserve", platforms=("litserve",), is_one=is_litserve, is_script=True),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

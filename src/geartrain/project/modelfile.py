@@ -123,9 +123,9 @@ def _whole_folder(folder: Path, wanted: str | None) -> ModelFile | None:
 
 
 def _script_in(folder: Path, wanted: str | None) -> ModelFile | None:
-    """A script, which loads the model whose folder it lies in."""
-    found = (each for each in _files(folder) if each.backend in formats.SCRIPTS)
-    return next((each for each in found if wanted in {None, each.backend}), None)
+    """A script, which loads the model whose folder it lies in; of several for LitServe the one that makes a server."""
+    found = [each for each in _files(folder) if each.backend in formats.SCRIPTS and wanted in {None, each.backend}]
+    return next((each for each in found if formats.makes_server(each.path)), next(iter(found), None))
 
 
 def seen_file(folder: Path) -> str | None:

@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.ipc.memory import BodyMemory
+from geartrain.project.formats import SCRIPT_APIS
+from geartrain.project.repository import Repository
+from geartrain.project.source import ModelSource
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use
@@ -70,11 +73,17 @@ def _routes(
     if history is not None:
         routes.append(history.route(COG))
     routes = with_playground(routes, COG, catalogue)
-    if not options.api or catalogue is None:
+    apis = options.api or _own_api(options.source)
+    if not apis or catalogue is None:
         return routes
     from geartrain.transport.bodies.foreign import with_foreign  # few servers have any
 
-    return with_foreign(routes, options.api, catalogue, max_body=options.max_body_bytes)
+    return with_foreign(routes, apis, catalogue, max_body=options.max_body_bytes)
+
+
+def _own_api(source: ModelSource | Repository) -> str:
+    """Return the name of the endpoints that a script was written for, where it is served alone; else an empty one."""
+    return "" if isinstance(source, Repository) else SCRIPT_APIS.get(source.backend or "", "")
 
 
 def _openai_routes(app: App, bodies: LargeBodies) -> list[Route]:

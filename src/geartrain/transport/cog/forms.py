@@ -36,7 +36,7 @@ from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
 
 if TYPE_CHECKING:
-    from geartrain.apis.multipart import PartHead
+    from geartrain.domain.multipart import PartHead
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class _Reader(Protocol):
 
 
 def _reader(content_type: bytes, signature: Signature, fields: _Fields) -> _Reader:
-    from geartrain.apis.multipart import MultipartReader, PartHead  # late: most bodies are JSON
+    from geartrain.domain.multipart import MultipartReader, PartHead  # late: most bodies are JSON
 
     media_type = media_type_of(content_type)
     if media_type == FORM:

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from geartrain.apis.multipart import MultipartReader, PartHead
 from geartrain.apis.openai.errors import invalid
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.multipart import MultipartReader, PartHead
 from geartrain.domain.rendering import clip
 from geartrain.outbound.concurrency import off_loop
 from geartrain.service.ports import AttachmentStorePort

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from geartrain.apis.multipart import MultipartReader, PartHead
 from geartrain.apis.openai.errors import invalid
 from geartrain.apis.openai.stored import (
     PURPOSE,
@@ -29,6 +28,7 @@ from geartrain.apis.openai.stored import (
     unknown_file,
 )
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.multipart import MultipartReader, PartHead
 from geartrain.domain.predictions.batch_jobs import PIECE, FileRemoval, Selection, StoredFile
 from geartrain.domain.predictions.ledger import LeaseEndedError
 from geartrain.domain.principal import Principal

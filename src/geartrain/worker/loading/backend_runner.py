@@ -286,8 +286,8 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml"})
-"""The backends of scripts for SageMaker, for endpoints of Hugging Face, and for Azure ML."""
+SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve"})
+"""The backends of scripts that were written for other servers."""
 
 
 def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = None) -> LoadedRunner:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, JOINT_ATTRIBUTE
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, JOINT_ATTRIBUTE, batched
 from geartrain.authoring.nested import bind_models, declared_models
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.signature.types import Signature
@@ -118,7 +119,7 @@ def _imports_of(text: bytes) -> set[str]:
     return {each.partition(".")[0] for each in found}
 
 
-__all__ = ["LoadError", "LoadedRunner", "load", "load_object", "load_target"]
+__all__ = ["LoadError", "LoadedRunner", "load", "load_module", "load_object", "load_target"]
 
 _PACKAGE: Final = "geartrain_model"
 """The package that a runner's file is in for its relative imports, where its folder is none that can be imported."""
@@ -159,9 +160,32 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
     return load_object(target, where, root, mode=mode, batching=batching)
 
 
-def load_instance(instance: Any, run: Callable[..., Any], root: Path, *, owner: str) -> LoadedRunner:
-    """Make a model of an object of our own and its method `run`; `owner` is how errors call that."""
+def load_instance(
+    instance: Any, run: Callable[..., Any], root: Path, *, owner: str, batching: Mapping[str, Any] | None = None
+) -> LoadedRunner:
+    """Make a model of an object of our own and its `run`; `owner` is how errors call that.
+
+    `batching` are settings of one that takes a list of requests.
+    """
+    run = run if batching is None else batched(**batching)(_as_function(run))
     return _runner(run, _read(run, owner, mode="predict", settings=None), root, instance=instance)
+
+
+def _as_function(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a bound method, which cannot be decorated."""
+
+    @wraps(method)
+    def function(*arguments: Any, **named: Any) -> Any:
+        return method(*arguments, **named)
+
+    return function
+
+
+def load_module(file: str, root: Path) -> tuple[ModuleType, str]:
+    """Import a file in `root`, which comes first on `sys.path`; return it and its name. Raises `LoadError`."""
+    _make_first(root)
+    module = _import(file, root)
+    return module, relative(getattr(module, "__file__", None) or file, root)
 
 
 def load_object(
@@ -192,9 +216,7 @@ def load_object(
 
 def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]:
     """Import what `ref` names; return the class, the function or the object, and its file. Raises `LoadError`."""
-    if str(root) not in sys.path[:1]:
-        sys.path.insert(0, str(root))
-        import_uncached(root)
+    _make_first(root)
     location, _, name = ref.partition(":")
     module = _import(location, root)
     where = relative(getattr(module, "__file__", None) or location, root)
@@ -202,6 +224,12 @@ def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]
     if not callable(target):
         raise LoadError(f"{where}: {name!r} is of type {type(target).__name__}; name a class or a function")
     return target, where
+
+
+def _make_first(root: Path) -> None:
+    if str(root) not in sys.path[:1]:
+        sys.path.insert(0, str(root))
+        import_uncached(root)
 
 
 def _import(location: str, root: Path) -> ModuleType:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
+from geartrain.worker.loading.scripts.finder import stand_in
+from geartrain.worker.loading.scripts.script import Place, Script
 from geartrain.worker.loading.scripts.values import plain
 
 _RAW: Final = "__geartrain_rawhttp__"
@@ -55,27 +54,30 @@ def rawhttp(function: _Function) -> _Function:
     return function
 
 
-class AzureScript:
+class AzureScript(Script):
     """A script of an online endpoint."""
 
-    def __init__(self, module: ModuleType, _folder: Path) -> None:
+    file_name: ClassVar = "score.py"
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a script without its functions."""
+        super().__init__(module, place, options)
         self._init: Callable[[], Any] | None = getattr(module, "init", None)
-        self._run: Callable[[Any], Any] = module.run
+        self._run: Callable[[Any], Any] | None = getattr(module, "run", None)
         if not callable(self._run) or (self._init is not None and not callable(self._init)):
             raise ValueError("init() and run(raw_data) are functions")
 
-    @staticmethod
-    def prepare(folder: Path) -> None:
+    @classmethod
+    def prepare(cls, place: Place) -> None:
         """Set the variables of Azure's containers, and have the classes of raw requests imported from here."""
-        os.environ.setdefault("AZUREML_MODEL_DIR", str(folder))
-        os.environ.setdefault("AML_APP_ROOT", str(folder))
-        try:
-            is_there = importlib.util.find_spec(_PACKAGE) is not None
-        except ImportError:
-            is_there = False
-        if not is_there:
-            _install()
+        os.environ.setdefault("AZUREML_MODEL_DIR", str(place.folder))
+        os.environ.setdefault("AML_APP_ROOT", str(place.folder))
+        stand_in(
+            {
+                f"{_PACKAGE}.aml_request": {"AMLRequest": AMLRequest, "rawhttp": rawhttp},
+                f"{_PACKAGE}.aml_response": {"AMLResponse": AMLResponse},
+            }
+        )
 
     def setup(self) -> None:
         """Call `init()`."""
@@ -84,30 +86,10 @@ class AzureScript:
 
     def run(self, request: Request) -> Response:
         """Answer one request."""
-        is_raw = getattr(self._run, _RAW, False)
-        answer = self._run(AMLRequest(request) if is_raw else request.text)
+        run: Any = self._run
+        is_raw = getattr(run, _RAW, False)
+        answer = run(AMLRequest(request) if is_raw else request.text)
         if isinstance(answer, AMLResponse):
             kind = answer.headers.pop("content-type", answer.content_type)
             return Response(answer.content, kind, status=answer.status_code, headers=answer.headers)
         return Response(json.dumps(plain(answer)), JSON_TYPE)
-
-
-def _install() -> None:
-    """Have `azureml.contrib.services` give the classes of raw requests."""
-    parts = _PACKAGE.split(".")
-    for end in range(1, len(parts) + 1):
-        name = ".".join(parts[:end])
-        if name not in sys.modules:
-            package = ModuleType(name)
-            package.__path__ = []
-            sys.modules[name] = package
-            if end > 1:
-                setattr(sys.modules[name.rpartition(".")[0]], parts[end - 1], package)
-    for name, values in (
-        ("aml_request", {"AMLRequest": AMLRequest, "rawhttp": rawhttp}),
-        ("aml_response", {"AMLResponse": AMLResponse}),
-    ):
-        part = ModuleType(f"{_PACKAGE}.{name}")
-        vars(part).update(values)
-        sys.modules[part.__name__] = part
-        setattr(sys.modules[_PACKAGE], name, part)

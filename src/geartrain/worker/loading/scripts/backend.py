@@ -1,42 +1,70 @@
-"""Makes a runner of a script for SageMaker, for an endpoint of Hugging Face, or for Azure ML."""
+"""Makes a runner of a script that was written for another server."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from geartrain.ipc.messages import BackendChoice
-from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance, load_target
-from geartrain.worker.loading.scripts.azure import AzureScript
-from geartrain.worker.loading.scripts.hugging_face import HuggingFaceHandler
-from geartrain.worker.loading.scripts.sagemaker import SageMakerScript
+from geartrain.worker.errors import describe_error
+from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance, load_module
+from geartrain.worker.loading.scripts.script import Script
 
-_KINDS: Final[Mapping[str, tuple[type[SageMakerScript | HuggingFaceHandler | AzureScript], str, str]]] = {
-    "sagemaker": (SageMakerScript, "inference.py", "model_fn"),
-    "huggingface": (HuggingFaceHandler, "handler.py", "EndpointHandler"),
-    "azureml": (AzureScript, "score.py", "run"),
+
+def _sagemaker() -> type[Script]:
+    from geartrain.worker.loading.scripts.sagemaker import SageMakerScript
+
+    return SageMakerScript
+
+
+def _hugging_face() -> type[Script]:
+    from geartrain.worker.loading.scripts.hugging_face import HuggingFaceHandler
+
+    return HuggingFaceHandler
+
+
+def _azure() -> type[Script]:
+    from geartrain.worker.loading.scripts.azure import AzureScript
+
+    return AzureScript
+
+
+def _litserve() -> type[Script]:
+    from geartrain.worker.loading.scripts.litserve import LitServeScript
+
+    return LitServeScript
+
+
+_KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
+    "sagemaker": _sagemaker,
+    "huggingface": _hugging_face,
+    "azureml": _azure,
+    "litserve": _litserve,
 }
-"""For each backend its class, the name of its file, and a name that is there."""
+"""Imports the class of a backend."""
 
 
 def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> LoadedRunner:
     """Import a script; its model is loaded by `setup()`. Raises `LoadError`."""
-    kind, file, name = _KINDS[choice.name]
+    kind = _KINDS[choice.name]()
     path = Path(choice.path)
-    if batching and batching.get("max_size") != 1:
+    try:
+        place = kind.find(path)
+    except ValueError as error:
+        raise LoadError(f"{path.name}: {error}") from error
+    kind.prepare(place)
+    module, where = load_module(place.file.name, place.file.parent)
+    try:
+        script = kind(module, place, choice.options)
+    except ValueError as error:
+        raise LoadError(f"{where}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise LoadError(f"{where}: {describe_error(error)}") from error
+    if script.batching is None and batching and batching.get("max_size") != 1:
         raise LoadError(
             f"take `batching` out of geartrain.yaml: a script for {choice.name} takes one request at a time"
         )
-    folder = path if path.is_dir() else path.parent.parent if path.parent.name == "code" else path.parent
-    if path.is_dir():
-        path = next(each for each in (path / "code" / file, path / file) if each.is_file())
-    kind.prepare(folder)
-    target, where = load_target(f"{path.name}:{name}", path.parent)
-    try:
-        script = kind(sys.modules[target.__module__], folder)
-    except ValueError as error:
-        raise LoadError(f"{where}: {error}") from error
-    runner = load_instance(script, script.run, path.parent, owner=f"the script {where}")
-    return runner._replace(platform=choice.name)
+    settings = None if script.batching is None else {**script.batching, **(batching or {})}
+    runner = load_instance(script, script.run, place.file.parent, owner=f"the script {where}", batching=settings)
+    return runner._replace(platform=choice.name, max_concurrency=script.max_concurrency)

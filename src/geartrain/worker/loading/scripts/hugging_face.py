@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import inspect
 import io
-from pathlib import Path
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
 from geartrain.worker.errors import describe_error
+from geartrain.worker.loading.scripts.script import Place, Script
 from geartrain.worker.loading.scripts.values import plain
 
 
-class HuggingFaceHandler:
+class HuggingFaceHandler(Script):
     """A handler and its model."""
 
-    def __init__(self, module: ModuleType, folder: Path) -> None:
+    file_name: ClassVar = "handler.py"
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a class that cannot be called."""
-        self._class = module.EndpointHandler
+        super().__init__(module, place, options)
+        self._class = getattr(module, "EndpointHandler", None)
         if not isinstance(self._class, type) or "__call__" not in dir(self._class):
             raise ValueError("EndpointHandler is a class with __call__(self, data)")
-        self._folder = folder
         self._handler: Any = None
-
-    @staticmethod
-    def prepare(folder: Path) -> None:
-        """Nothing: a handler needs no package of Hugging Face's toolkit."""
 
     def setup(self) -> None:
         """Make the author's object, with the folder of the model."""
-        names = inspect.signature(self._class).parameters
+        made: Any = self._class
+        names = inspect.signature(made).parameters
         name = "model_dir" if "model_dir" in names else "path"
-        self._handler = self._class(**({name: str(self._folder)} if names else {}))
+        self._handler = made(**({name: str(self.place.folder)} if names else {}))
 
     def run(self, request: Request) -> Response:
         """Answer one request; whatever the handler raises is a fault of the request, as there."""

@@ -7,19 +7,20 @@ but `model_fn` may be left out.
 from __future__ import annotations
 
 import csv
-import importlib.util
 import inspect
 import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, Request, Response
+from geartrain.worker.loading.scripts.finder import stand_in
+from geartrain.worker.loading.scripts.script import Place, Script
 from geartrain.worker.loading.scripts.values import plain
 
 CSV_TYPE: Final = "text/csv"
@@ -59,35 +60,51 @@ class Context:
         return dict(self._headers)
 
 
-class SageMakerScript:
+class SageMakerScript(Script):
     """A script with a model for SageMaker."""
 
-    def __init__(self, module: ModuleType, folder: Path) -> None:
-        """Raises `ValueError` for functions that cannot stand together."""
+    file_name: ClassVar = "inference.py"
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for functions that are missing, or cannot stand together."""
+        super().__init__(module, place, options)
         found = {name: getattr(module, name, None) for name in _DEFAULTS}
         transform = getattr(module, "transform_fn", None)
         both = [name for name, function in found.items() if function is not None]
         if transform is not None and both:
             raise ValueError(f"it has transform_fn() and {both[0]}(): keep one of them")
-        self._context = context = Context(folder)
+        self._context = context = Context(place.folder)
         self._input, self._predict, self._output = (
             _with_context(found[name] or default, 2, context) for name, default in _DEFAULTS.items()
         )
         self._transform = None if transform is None else _with_context(transform, 4, context)
+        if not callable(getattr(module, "model_fn", None)):
+            raise ValueError("it has no function model_fn(model_dir)")  # noqa: TRY004 - of the script, not of a value
         self._load = _with_context(module.model_fn, 1, context)
-        self._folder = folder
         self._model: Any = None
 
-    @staticmethod
-    def prepare(folder: Path) -> None:
+    @classmethod
+    def prepare(cls, place: Place) -> None:
         """Set the variables of SageMaker's containers, and have `sagemaker_inference` imported from here."""
-        os.environ.setdefault("SM_MODEL_DIR", str(folder))
-        if importlib.util.find_spec("sagemaker_inference") is None:
-            _install()
+        os.environ.setdefault("SM_MODEL_DIR", str(place.folder))
+        stand_in(
+            {
+                "sagemaker_inference.content_types": {
+                    "JSON": JSON_TYPE,
+                    "CSV": CSV_TYPE,
+                    "NPY": NPY_TYPE,
+                    "OCTET_STREAM": BINARY_TYPE,
+                    "UTF8_TYPES": sorted(_TEXTS),
+                },
+                "sagemaker_inference.decoder": {"decode": _decode},
+                "sagemaker_inference.encoder": {"encode": lambda array, content_type: _encode(array, content_type)[0]},
+                "sagemaker_inference.errors": {"UnsupportedFormatError": UnsupportedFormatError},
+            }
+        )
 
     def setup(self) -> None:
         """Call `model_fn`."""
-        self._model = self._load(str(self._folder))
+        self._model = self._load(str(self.place.folder))
 
     def run(self, request: Request) -> Response:
         """Answer one request, as SageMaker's toolkit does."""
@@ -166,26 +183,3 @@ def _encode(made: Any, accept: str) -> tuple[Any, str]:
 
 
 _DEFAULTS: Final[dict[str, Callable[..., Any]]] = {"input_fn": _decode, "predict_fn": _predict, "output_fn": _encode}
-
-
-def _install() -> None:
-    """Have `import sagemaker_inference` give the parts that scripts use."""
-    package = ModuleType("sagemaker_inference")
-    parts: dict[str, dict[str, Any]] = {
-        "content_types": {
-            "JSON": JSON_TYPE,
-            "CSV": CSV_TYPE,
-            "NPY": NPY_TYPE,
-            "OCTET_STREAM": BINARY_TYPE,
-            "UTF8_TYPES": sorted(_TEXTS),
-        },
-        "decoder": {"decode": _decode},
-        "encoder": {"encode": lambda array, content_type: _encode(array, content_type)[0]},
-        "errors": {"UnsupportedFormatError": UnsupportedFormatError},
-    }
-    sys.modules[package.__name__] = package
-    for name, values in parts.items():
-        part = ModuleType(f"{package.__name__}.{name}")
-        vars(part).update(values)
-        sys.modules[part.__name__] = part
-        setattr(package, name, part)

@@ -14,6 +14,8 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, bytes):
         return value.decode()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
     if hasattr(value, "detach"):
         return value.detach().cpu().tolist()
     if hasattr(value, "to_dict") and hasattr(value, "columns"):

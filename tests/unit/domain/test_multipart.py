@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from geartrain.apis.multipart import MAX_PART_HEAD, MAX_PARTS, MultipartReader, PartHead
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.multipart import MAX_PART_HEAD, MAX_PARTS, MultipartReader, PartHead
 
 TYPE = b"multipart/form-data; boundary=b0und"
 FORM = (

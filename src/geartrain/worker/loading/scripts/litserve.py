@@ -1,0 +1,321 @@
+"""A class for LitServe: `LitAPI` with `setup`, `decode_request`, `predict` and `encode_response`.
+
+The real package is used where it is installed. The file runs as its own start would run it, with a `LitServer` that
+notes its models and does not listen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from geartrain.authoring.devices import own_device
+from geartrain.authoring.requests import TEXT_TYPE, Request, Response, is_json
+from geartrain.worker.errors import ClientError
+from geartrain.worker.loading.scripts import litserve_names as names
+from geartrain.worker.loading.scripts.answers import http_error, response_of
+from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts.main_block import run_main_block
+from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_form, takes, tell
+from geartrain.worker.loading.scripts.values import plain
+
+_AT_ONCE: Final = 64  # requests of an async model
+_FORM: Final = "multipart/form-data"
+_QUERY: Final = "application/x-www-form-urlencoded"
+_OF_THE_API: Final = ("max_batch_size", "batch_timeout", "api_path", "stream", "enable_async", "spec")
+"""Settings that older versions of LitServe take at the server."""
+_SERVED: Final[list[Any]] = []
+"""The models of the servers that this process has made."""
+
+
+class UploadFile:
+    """A file of a form, as FastAPI gives it."""
+
+    def __init__(self, given: FormFile) -> None:
+        self.filename = given.filename
+        self.content_type = given.content_type
+        self.size = len(given.body)
+        self.file = io.BytesIO(given.body)
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read bytes of the file."""
+        return self.file.read(size)
+
+    async def seek(self, offset: int) -> None:
+        """Go to a place in the file."""
+        self.file.seek(offset)
+
+    async def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class LitServeScript(Script):
+    """A model of a script."""
+
+    @classmethod
+    def find(cls, path: Path) -> Place:
+        """Find the script: it is the file that is served."""
+        return Place(path, path.parent)
+
+    @classmethod
+    def prepare(cls, _place: Place) -> None:
+        """Have servers note their models, and listen nowhere."""
+        no_servers()
+        own = names.__name__
+        if stand_in({"litserve": own, "litserve.api": own, "litserve.server": own, "litserve.specs": own}):
+            stand_in({"litserve.specs.openai": own, "litserve.specs.openai_embedding": own, "litserve.specs.base": own})
+            _note_models(names)
+        else:
+            after_import("litserve.server", _note_models)
+        if stand_in({"fastapi": own, "fastapi.responses": own, "fastapi.exceptions": own}):
+            stand_in({"starlette.responses": own, "starlette.requests": own})
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for a file without a model, or with one that cannot be served."""
+        super().__init__(module, place, options)
+        run_main_block(module)
+        self.api = api = _chosen(_SERVED or _of_classes(module), options)
+        if getattr(api, "spec", None) is not None:
+            raise ValueError(
+                f"its spec={type(api.spec).__name__}() is an API of LitServe's own: take it out, and annotate the"
+                " inputs of a Runner as docs/openai.md shows, for OpenAI's API"
+            )
+        prepare = getattr(api, "pre_setup", None)
+        if prepare is not None:  # of the real package: it decides how `unbatch` works
+            prepare()
+        self._steps = [_with_context(getattr(api, name)) for name in ("decode_request", "predict", "encode_response")]
+        self._request_type = _request_type(api.decode_request)
+        if api.enable_async:
+            self.run = self._run_async
+            self.max_concurrency = _AT_ONCE
+        elif api.stream:
+            self.run = self._run_stream
+        elif api.max_batch_size > 1:
+            self.run = self._run_batch
+            self.batching = {"max_size": api.max_batch_size, "max_delay": float(api.batch_timeout)}
+        else:
+            self.run = self._run_one
+
+    def setup(self) -> None:
+        """Call `setup(device)`."""
+        device = own_device()
+        self.api.device = device
+        self.api.setup(device)
+
+    def _run_one(self, request: Request) -> Response:
+        try:
+            context: dict[str, Any] = {}
+            value = self._payload(request)
+            for step in self._steps:
+                value = step(context, value)
+            return response_of(value)
+        except Exception as error:
+            answer = http_error(error)
+            if answer is None:
+                raise
+            return answer
+
+    def _run_stream(self, request: Request) -> Response:
+        try:
+            context: dict[str, Any] = {}
+            decode, predict, encode = self._steps
+            taken = decode(context, self._payload(request))
+            if self.api.max_batch_size > 1:
+                steps = self.api.unbatch(predict([context], self.api.batch([taken])))
+                output = encode([context], steps)
+                return Response(self._pieces(step[0] for step in output), TEXT_TYPE)
+            return Response(self._pieces(encode(context, predict(context, taken))), TEXT_TYPE)
+        except Exception as error:
+            answer = http_error(error)
+            if answer is None:
+                raise
+            return answer
+
+    async def _run_async(self, request: Request) -> Response:
+        try:
+            context: dict[str, Any] = {}
+            decode, predict, encode = self._steps
+            taken = await _awaited(decode, context, self._payload(request))
+            made = predict(context, taken)
+            if self.api.stream:
+                return Response(self._pieces_async(encode(context, made)), TEXT_TYPE)
+            made = await made if inspect.isawaitable(made) else made
+            return response_of(await _awaited(encode, context, made))
+        except Exception as error:
+            answer = http_error(error)
+            if answer is None:
+                raise
+            return answer
+
+    def _run_batch(self, requests: list[Request]) -> list[Response | Exception]:
+        results: list[Any] = [None] * len(requests)
+        taken: list[tuple[int, dict[str, Any], Any]] = []
+        decode, predict, encode = self._steps
+        for place, request in enumerate(requests):
+            context: dict[str, Any] = {}
+            try:
+                taken.append((place, context, decode(context, self._payload(request))))
+            except Exception as error:  # noqa: BLE001 - it is that of one request
+                results[place] = http_error(error) or error
+        if not taken:
+            return results
+        contexts = [context for _, context, _ in taken]
+        try:
+            outputs = self.api.unbatch(predict(contexts, self.api.batch([value for _, _, value in taken])))
+            if len(outputs) != len(taken):
+                raise ValueError(f"unbatch() has returned {len(outputs)} outputs of {len(taken)} requests")
+        except Exception as error:
+            refused = http_error(error)
+            if refused is None:
+                raise
+            outputs = []
+            for place, _, _ in taken:
+                results[place] = refused
+        for (place, context, _), output in zip(taken, outputs, strict=False):
+            try:
+                results[place] = response_of(encode(context, output))
+            except Exception as error:  # noqa: BLE001 - as above
+                results[place] = http_error(error) or error
+        return results
+
+    def _payload(self, request: Request) -> Any:
+        """Return what `decode_request` gets. Raises `ClientError`."""
+        if request.media_type == _QUERY:
+            return dict(parse_qsl(request.text, keep_blank_values=True))
+        if request.media_type == _FORM:
+            parts = read_form(request)
+            return {
+                key: UploadFile(each) if isinstance(each, FormFile) else each.decode("utf-8", "replace")
+                for key, each in parts.items()
+            }
+        if request.content_type and not is_json(request.content_type):
+            raise ClientError(f"content-type {request.media_type}: send JSON, or a form")
+        try:
+            value = request.json()
+        except ValueError as error:
+            raise ClientError(f"the body is no JSON: {error}") from None
+        return value if self._request_type is None else _validated(self._request_type, value)
+
+    def _pieces(self, output: Any) -> Iterator[str | bytes]:
+        for piece in output:
+            yield _piece(self.api.format_encoded_response(piece))
+
+    async def _pieces_async(self, output: Any) -> AsyncIterator[str | bytes]:
+        if hasattr(output, "__aiter__"):
+            async for piece in output:
+                yield _piece(self.api.format_encoded_response(piece))
+        else:
+            for piece in self._pieces(output):
+                yield piece
+
+
+def _piece(piece: Any) -> str | bytes:
+    return piece if isinstance(piece, (str, bytes)) else json.dumps(plain(piece))
+
+
+async def _awaited(step: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    found = step(context, value)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return a function of the context and a value: it gets the former if it has a parameter `context`."""
+    if takes(function, "context"):
+        return lambda context, value: function(value, context=context)
+    return lambda _context, value: function(value)
+
+
+def _request_type(decode: Callable[..., Any]) -> Any:
+    """Return the model of pydantic that `decode_request` takes; None if it takes the JSON as it is."""
+    try:
+        signature = inspect.signature(decode, eval_str=True)
+    except (NameError, TypeError):
+        signature = inspect.signature(decode)
+    found = next(iter(signature.parameters.values())).annotation
+    return found if hasattr(found, "model_validate") else None
+
+
+def _validated(model: Any, value: Any) -> Any:
+    try:
+        return model.model_validate(value)
+    except ValueError as error:
+        errors: Any = getattr(error, "errors", None)
+        if errors is None:
+            raise
+        found = errors(include_url=False, include_context=False)
+        detail = [{**each, "loc": ["body", *each["loc"]]} for each in found]
+        raise names.HTTPException(422, json.loads(json.dumps(detail, default=str))) from None
+
+
+# the models of a file
+
+
+class _NoApp:
+    """Stands for the application of a server: routes and middlewares of its own have no effect."""
+
+    def __getattr__(self, name: str) -> Any:
+        tell(f"LitServer.app.{name} has no effect: geartrain serves this model")
+        return lambda *_, **__: lambda function: function
+
+
+def _note_models(litserve: ModuleType) -> None:
+    """Have `LitServer` of a module note its models, and listen nowhere."""
+
+    def noted(self: Any, lit_api: Any, *_: Any, **settings: Any) -> None:
+        apis = list(lit_api) if isinstance(lit_api, Sequence) else [lit_api]
+        for api in apis:
+            for name in _OF_THE_API:
+                if settings.get(name) is not None:
+                    setattr(api, name, settings[name])
+        workers = settings.get("workers_per_device", 1)
+        if workers != 1:
+            tell(f"workers_per_device={workers} has no effect: write `replicas` into geartrain.yaml")
+        for name in ("callbacks", "loggers", "middlewares"):
+            if settings.get(name):
+                tell(f"{name} of LitServer have no effect: geartrain serves this model")
+        self.app = _NoApp()
+        self.lit_api = lit_api
+        _SERVED.extend(apis)
+
+    def told(_self: Any, *_: Any, **__: Any) -> None:
+        tell("LitServer.run() does not listen: geartrain serves this model")
+
+    litserve.LitServer.__init__ = noted
+    litserve.LitServer.run = told
+
+
+def _of_classes(module: ModuleType) -> list[Any]:
+    """Make the models of a file that makes no server."""
+    base = importlib.import_module("litserve").LitAPI
+    own = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, base) and each.__module__ == module.__name__
+    ]
+    bases = {base for each in own for base in each.__mro__[1:]}
+    return [each() for each in own if each not in bases]
+
+
+def _chosen(apis: list[Any], options: Mapping[str, Any]) -> Any:
+    """Return the model to serve. Raises `ValueError`."""
+    wanted = options.get("api_path")
+    found = [api for api in apis if wanted is None or api.api_path == wanted]
+    if len(found) == 1:
+        return found[0]
+    paths = ", ".join(api.api_path for api in apis)
+    if not apis:
+        raise ValueError("it has no class that is derived from LitAPI")
+    if not found:
+        raise ValueError(f"there is no LitAPI with the api_path {wanted!r}; there are {paths}")
+    raise ValueError(
+        f"it has {len(apis)} models ({paths}): name one with `parameters: {{api_path: ...}}` in geartrain.yaml,"
+        " and serve a folder for each"
+    )

@@ -1,0 +1,119 @@
+"""A script that was written for another server: a model that takes whole requests."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+from geartrain.authoring.requests import Request
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.multipart import MultipartReader, PartHead
+from geartrain.worker.errors import ClientError
+
+
+class Place(NamedTuple):
+    """Where a script lies.
+
+    Attributes:
+        file: the script itself.
+        folder: that of the model, which the script loads.
+    """
+
+    file: Path
+    folder: Path
+
+
+class Script:
+    """A script of one contract; it is made when its module is imported, and its model is loaded by `setup()`."""
+
+    file_name: ClassVar[str] = ""
+    """How it is called in the folder of a model."""
+    batching: Mapping[str, Any] | None = None
+    """Settings of `@batched`, for one whose `run()` takes a list of requests."""
+    max_concurrency: int | None = None
+    """How many requests an async `run()` has at once."""
+
+    run: Callable[..., Any]
+    """Answers one request, or a list of them."""
+
+    @classmethod
+    def find(cls, path: Path) -> Place:
+        """Find the script in a folder, or beside its model; `path` is what the operator serves."""
+        if path.is_dir():
+            file = next(each for each in (path / "code" / cls.file_name, path / cls.file_name) if each.is_file())
+            return Place(file, path)
+        return Place(path, path.parent.parent if path.parent.name == "code" else path.parent)
+
+    @classmethod
+    def prepare(cls, _place: Place) -> None:
+        """Set variables, and put modules in place, before the script is imported."""
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
+        """`options` are the `parameters` of geartrain.yaml. Raises `ValueError` for a script that cannot be served."""
+        self.module = module
+        self.place = place
+        self.options = options
+
+    def setup(self) -> None:
+        """Load the model."""
+
+
+class FormFile:
+    """A file in a form.
+
+    Attributes:
+        filename: as the client gave it.
+        content_type: such as `image/png`; empty without one.
+        body: its bytes.
+    """
+
+    def __init__(self, filename: str, content_type: str, body: bytes) -> None:
+        self.filename = filename
+        self.content_type = content_type
+        self.body = body
+
+
+class _Fields:
+    """Takes the parts of a form."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes | FormFile] = {}
+        self._head = PartHead("")
+        self._data = bytearray()
+
+    def begin_part(self, head: PartHead) -> None:
+        self._head = head
+        self._data = bytearray()
+
+    def add_data(self, data: memoryview) -> None:
+        self._data += data
+
+    def end_part(self) -> None:
+        head, data = self._head, bytes(self._data)
+        self.found[head.name] = FormFile(head.file_name, head.media_type, data) if head.is_file else data
+
+
+def read_form(request: Request) -> dict[str, bytes | FormFile]:
+    """Read the fields and the files of a `multipart/form-data`. Raises `ClientError`."""
+    fields = _Fields()
+    try:
+        reader = MultipartReader(request.content_type.encode("latin-1", "replace"), fields)
+        reader.feed(bytes(request.body))
+        reader.end()
+    except GeartrainError as error:
+        raise ClientError(str(error)) from None
+    return fields.found
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """True if a function has a parameter of this name."""
+    return name in inspect.signature(function).parameters
+
+
+def tell(text: str) -> None:
+    """Write a line into the log of the model, or of its request."""
+    sys.stderr.write(f"{text}\n")

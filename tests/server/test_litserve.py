@@ -1,0 +1,351 @@
+"""Files that were written for LitServe, unchanged: served in place, and asked as its own server is."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from geartrain.project.errors import ProjectError
+from geartrain.project.source import find_model
+from tests.support.packages import packages
+from tests.support.servers import ServerProcess, listening_ports
+
+SIMPLE = """
+    import litserve as ls
+    import uvicorn
+
+    class SquareAPI(ls.LitAPI):
+        def setup(self, device):
+            self.device_name = device
+            self.power = 2
+
+        def decode_request(self, request):
+            return request["input"]
+
+        def predict(self, x):
+            if x is None:
+                raise ls_error(418, "no tea")
+            return x ** self.power
+
+        def encode_response(self, output):
+            return {"output": output, "device": self.device_name}
+
+    def ls_error(code, detail):
+        from fastapi import HTTPException
+        return HTTPException(status_code=code, detail=detail)
+
+    if __name__ == "__main__":
+        server = ls.LitServer(SquareAPI(), accelerator="auto", workers_per_device=2)
+        server.app.add_middleware(object)
+        server.run(port=8123)
+        uvicorn.run("anything", port=8124)
+"""
+BATCHED = """
+    import numpy as np
+    from litserve import LitAPI
+    from litserve.server import LitServer
+
+    class API(LitAPI):
+        def setup(self, device): ...
+
+        def decode_request(self, request, context):
+            context["name"] = request["name"]
+            return np.asarray(request["input"], dtype=np.float32)
+
+        def predict(self, x, context):
+            if (x < 0).any():
+                raise ValueError("negative")
+            return np.stack([x.sum(axis=1), np.full(len(x), len(x)), np.full(len(x), len(context))], axis=1)
+
+        def encode_response(self, output, context):
+            if output[0] == 7:
+                raise ValueError("seven")
+            return {"sum": float(output[0]), "size": int(output[1]), "names": int(output[2]), "name": context["name"]}
+
+    LitServer(API(max_batch_size=4, batch_timeout=2)).run()
+"""
+STREAMED = """
+    import litserve as ls
+
+    class API(ls.LitAPI):
+        def setup(self, device):
+            self.words = ["a", "b", "c"]
+
+        def decode_request(self, request):
+            return request["prompt"]
+
+        def predict(self, prompt):
+            for word in self.words:
+                yield prompt + word
+
+        def encode_response(self, output):
+            for word in output:
+                if word == "!b":
+                    raise ValueError("broken off")
+                yield {"word": word}
+
+    if "__main__" == __name__:
+        ls.LitServer(API(stream=True)).run()
+"""
+STREAMED_BATCH = """
+    import litserve as ls
+
+    class API(ls.LitAPI):
+        def decode_request(self, request):
+            return request["prompt"]
+
+        def predict(self, prompts):
+            for step in range(3):
+                yield [prompt + str(step) for prompt in prompts]
+
+        def encode_response(self, output):
+            for words in output:
+                yield [word + " " for word in words]
+
+    ls.LitServer(API(stream=True, max_batch_size=4)).run()
+"""
+ASYNC = """
+    import asyncio
+    import litserve as ls
+
+    class API(ls.LitAPI):
+        def setup(self, device):
+            self.both = 0
+
+        async def decode_request(self, request):
+            return request["input"]
+
+        async def predict(self, x):
+            self.both += 1
+            while self.both < 2:
+                await asyncio.sleep(0.005)
+            return x * 2
+
+        async def encode_response(self, output):
+            return output
+
+    ls.LitServer(API(enable_async=True)).run()
+"""
+ASYNC_STREAM = """
+    import litserve as ls
+
+    class API(ls.LitAPI):
+        async def predict(self, request):
+            for number in range(request["count"]):
+                yield number
+
+        async def encode_response(self, output):
+            async for number in output:
+                yield {"n": number}
+
+    ls.LitServer(API(enable_async=True, stream=True)).run()
+"""
+FORMS = """
+    import litserve as ls
+    from fastapi import Request, Response
+
+    class API(ls.LitAPI):
+        def decode_request(self, request: Request):
+            file = request["file"]
+            return request["title"], file.filename, file.file.read()
+
+        def predict(self, x):
+            return x
+
+        def encode_response(self, output) -> Response:
+            title, name, content = output
+            headers = {"x-title": title, "x-name": name}
+            return Response(content[::-1], status_code=201, headers=headers, media_type="image/x")
+"""
+MODEL = """
+    import litserve as ls
+    from pydantic import BaseModel
+
+    class Question(BaseModel):
+        text: str
+        times: int = 1
+
+    class Answer(BaseModel):
+        text: str
+
+    class API(ls.LitAPI):
+        def decode_request(self, request: Question) -> Question:
+            return request
+
+        def predict(self, x: Question) -> str:
+            return x.text * x.times
+
+        def encode_response(self, output: str) -> Answer:
+            return Answer(text=output)
+"""
+
+Start = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Iterator[Start]:
+    """Serve a folder with a file for LitServe."""
+    clients = []
+
+    def serve(text: str, name: str = "server.py", *, settings: str = "") -> httpx.Client:
+        folder = tmp_path / "lit"
+        folder.mkdir()
+        (folder / name).write_text(textwrap.dedent(text))
+        (folder / "client.py").write_text("import requests\n")
+        if settings:
+            (folder / "geartrain.yaml").write_text(settings)
+        process = server_process(str(folder), env=packages())
+        url = process.wait_for("listening")["url"]
+        process.wait_for("ready")
+        clients.append(httpx.Client(base_url=url, timeout=60))
+        clients[-1].process = process  # type: ignore[attr-defined]
+        return clients[-1]
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+def test_one_request(start: Start) -> None:
+    client = start(SIMPLE)
+    assert client.get("/health").status_code == 200
+    assert client.post("/predict", json={"input": 4}).json() == {"output": 16, "device": "cpu"}
+    answer = client.post("/predict", json={"input": None})
+    assert (answer.status_code, answer.json()) == (418, {"detail": "no tea"})
+    answer = client.post("/predict", json={})
+    assert (answer.status_code, answer.json()) == (500, {"detail": "KeyError: 'input'"})
+    answer = client.post("/predict", content="{", headers={"content-type": "application/json"})
+    assert (answer.status_code, "no JSON" in answer.json()["detail"]) == (400, True)
+    answer = client.post("/predict", content="a", headers={"content-type": "image/png"})
+    assert (answer.status_code, "send JSON, or a form" in answer.json()["detail"]) == (400, True)
+    # the other protocols
+    assert client.post("/predictions", json={"input": {"body": {"input": 3}}}).json()["output"]["output"] == 9
+    assert client.post("/invoke", json={"input": 5}).json()["output"] == 25
+
+
+def test_nothing_else_listens(start: Start) -> None:
+    client = start(SIMPLE)
+    process: ServerProcess = client.process  # type: ignore[attr-defined]
+    assert listening_ports(process.popen.pid) == {client.base_url.port}
+
+
+def test_batches(start: Start) -> None:
+    client = start(BATCHED)
+
+    def ask(number: int) -> dict[str, Any]:
+        answer: dict[str, Any] = client.post("/predict", json={"input": [number, 1], "name": f"n{number}"}).json()
+        return answer
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(4)))
+    assert [(each["sum"], each["name"]) for each in answers] == [(number + 1.0, f"n{number}") for number in range(4)]
+    assert all(each["size"] == each["names"] for each in answers)
+    assert max(each["size"] for each in answers) > 1
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, [1, 6, 2, 3]))
+    assert answers[1] == {"detail": "ValueError: seven"}
+    assert [each["sum"] for each in answers[:1] + answers[2:]] == [2.0, 3.0, 4.0]
+
+
+def test_streams(start: Start) -> None:
+    client = start(STREAMED)
+    with client.stream("POST", "/predict", json={"prompt": "x"}) as answer:
+        assert answer.status_code == 200
+        lines = list(answer.iter_lines())
+    assert [json.loads(line)["word"] for line in lines] == ["xa", "xb", "xc"]
+    with client.stream("POST", "/predict", json={"prompt": "!"}) as answer, pytest.raises(httpx.HTTPError):
+        answer.read()
+
+
+def test_a_stream_that_takes_batches(start: Start) -> None:
+    client = start(STREAMED_BATCH)
+    assert client.post("/predict", json={"prompt": "x"}).text == "x0 x1 x2 "
+
+
+def test_async_requests_run_together(start: Start) -> None:
+    client = start(ASYNC)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda number: client.post("/predict", json={"input": number}).json(), (3, 4)))
+    assert answers == [6, 8]
+
+
+def test_async_streams(start: Start) -> None:
+    client = start(ASYNC_STREAM)
+    assert client.post("/predict", json={"count": 2}).text == '{"n": 0}\n{"n": 1}\n'
+
+
+def test_forms_and_answers_with_a_status(start: Start) -> None:
+    client = start(FORMS, "app.py")
+    answer = client.post("/predict", data={"title": "t"}, files={"file": ("f.bin", b"abc")})
+    assert (answer.status_code, answer.content, answer.headers["x-title"], answer.headers["x-name"]) == (
+        201,
+        b"cba",
+        "t",
+        "f.bin",
+    )
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    answer = client.post("/predict", content=b"no form", headers=headers)
+    assert answer.status_code == 400
+
+
+def test_models_of_pydantic(start: Start) -> None:
+    client = start(MODEL)
+    assert client.post("/predict", json={"text": "ab", "times": 2}).json() == {"text": "abab"}
+    answer = client.post("/predict", json={"times": "x"})
+    assert answer.status_code == 422
+    assert [each["loc"] for each in answer.json()["detail"]] == [["body", "text"], ["body", "times"]]
+
+
+SEVERAL = (
+    MODEL
+    + """
+    ls.LitServer([API(api_path="/a"), API(api_path="/b")]).run()
+"""
+)
+
+
+def test_one_of_several_models(start: Start) -> None:
+    client = start(SEVERAL, settings="parameters: {api_path: /a}")
+    assert client.post("/predict", json={"text": "x"}).json() == {"text": "x"}
+
+
+FAULTS = [
+    (SEVERAL, "", "it has 2 models (/a, /b): name one with `parameters: {api_path: ...}`"),
+    (SEVERAL, "parameters: {api_path: /c}", "there is no LitAPI with the api_path '/c'"),
+    (SIMPLE.replace("SquareAPI()", "SquareAPI(spec=ls.OpenAISpec())"), "", "its spec=OpenAISpec() is an API"),
+    (SIMPLE.replace("SquareAPI()", "SquareAPI(max_batch_size=0)"), "", "max_batch_size must be greater than 0"),
+    ("import litserve as ls\n\nls.LitServer([]).run()\n", "", "it has no class that is derived from LitAPI"),
+    *([] if HAS_PACKAGES else [(f"import litserve.loops\n{textwrap.dedent(SIMPLE)}", "", "stands in for")]),
+]
+
+
+@pytest.mark.parametrize(("text", "settings", "message"), FAULTS)
+def test_faults_are_named(
+    tmp_path: Path, server_process: Callable[..., ServerProcess], text: str, settings: str, message: str
+) -> None:
+    (tmp_path / "server.py").write_text(textwrap.dedent(text))
+    if settings:
+        (tmp_path / "geartrain.yaml").write_text(settings)
+    failed: Any = server_process(str(tmp_path), env=packages()).wait_for("setup-failed")
+    assert message in json.dumps(failed)
+
+
+def test_the_file_with_the_server_is_the_model(tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text("import litserve as ls\n\nclass API(ls.LitAPI): ...\n")
+    assert find_model(str(tmp_path)).runner == "api.py"
+    (tmp_path / "server.py").write_text("import litserve as ls\nfrom api import API\n\nls.LitServer(API()).run()\n")
+    (tmp_path / "model.safetensors").touch()
+    found = find_model(str(tmp_path))
+    assert (found.backend, found.runner) == ("litserve", "server.py")
+    assert find_model(str(tmp_path / "api.py")).backend == "litserve"
+    (tmp_path / "server.py").write_text("# import litserve\n")
+    (tmp_path / "api.py").unlink()
+    with pytest.raises(ProjectError):
+        find_model(str(tmp_path / "other"))
