@@ -185,6 +185,19 @@ def batch(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Run it on Ray Data, on the cluster of RAY_ADDRESS or on this machine; --replicas is the number of "
+            "actors. OUT is a folder.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    gpus: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="N", help="With --ray, the GPUs of each actor.", rich_help_panel=_RUN),
+    ] = 0.0,
     run_timeout: Annotated[float, options.declared(BY_NAME["run_timeout"])] = 0.0,
     setup_timeout: options.SetupTimeout = None,
     no_pickle: options.NoPickle = False,
@@ -247,6 +260,12 @@ def batch(
         local=fetching.LocalModels(cache_dir, verify=verify_cache),
         log_level=log_level,
     )
+    if gpus and not ray:
+        fail("--gpus is for --ray; without it the model takes its GPUs by --devices")
+    if ray:
+        from geartrain.cli.batch_ray import run as run_on_ray
+
+        raise typer.Exit(run_on_ray(asked, gpus))
     try:
         code = run(asked)
     except KeyboardInterrupt:

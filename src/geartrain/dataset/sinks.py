@@ -15,13 +15,14 @@ import sys
 import time
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from geartrain.dataset.arrow_types import output_columns
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.manifest import Manifest, Origin, check_same, read_manifest, sync_folder, write_manifest
 from geartrain.dataset.results import Result
@@ -374,25 +375,12 @@ class Parts(Sink):
     def _table(self, results: Sequence[Result]) -> pa.Table:
         import pyarrow as pa
 
-        outputs, errors = [], []
-        kind, read = arrow_type(self._output)
-        for result in results:
-            error, value = result.error, None
-            if not error:
-                try:
-                    value = read(self._files.saved(result) or b"null")
-                    if _may_not_fit(value):
-                        pa.scalar(value, kind)
-                except (pa.ArrowException, ValueError, TypeError, OverflowError) as fault:
-                    error, value = f"the output does not fit its column: {fault}", None
-            outputs.append(value)
-            errors.append(error or None)
         names, columns = ["row"], [pa.array([each.number for each in results], pa.int64())]
         for name, known in self._kept.items():
             names.append(name)
             columns.append(self._kept_column(name, known, results))
         names += ["output", "error"]
-        columns += [pa.array(outputs, kind), pa.array(errors, pa.string())]
+        columns += output_columns(results, self._output, self._files.saved)
         return pa.table(columns, names=names)
 
     def _kept_column(self, name: str, known: pa.DataType | None, results: Sequence[Result]) -> pa.Array:
@@ -413,72 +401,6 @@ class Parts(Sink):
                 "of --keep"
             ) from None
         return pa.array([None if value is None else _encode(value).decode() for value in values], pa.string())
-
-
-def arrow_type(output: OutputSpec) -> tuple[pa.DataType, Callable[[bytes], Any]]:
-    """Return the type of the column for outputs, and the function from their JSON text to its values.
-
-    What Arrow has no type for stays JSON text.
-    """
-    import pyarrow as pa
-
-    kind = _arrow_type(output.type)
-    if output.mode == "concatenate":
-        return pa.string(), lambda text: "".join(map(str, _decode(text) or ()))
-    if output.mode == "iterator":
-        kind = None if kind is None else pa.list_(kind)
-    if kind is None:
-        return pa.string(), lambda text: bytes(text).decode()
-    return kind, _decode
-
-
-def _arrow_type(spec: TypeSpec) -> pa.DataType | None:
-    import pyarrow as pa
-
-    simple = {
-        "string": pa.string(),
-        "secret": pa.string(),
-        "path": pa.string(),
-        "file": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "boolean": pa.bool_(),
-    }
-    if spec.kind in simple:
-        return simple[spec.kind]
-    if spec.kind == "array" and spec.items is not None:
-        items = _arrow_type(spec.items)
-        return None if items is None else pa.list_(items)
-    if spec.kind == "record" and spec.fields:
-        fields = [(field.name, _arrow_type(field.type)) for field in spec.fields]
-        known = [(name, kind) for name, kind in fields if kind is not None]
-        return pa.struct(known) if len(known) == len(fields) else None
-    if spec.kind == "tensor" and not spec.variadic and spec.datatype in _TENSORS:
-        made = _TENSORS[spec.datatype](pa)
-        for size in reversed(spec.shape):
-            made = pa.list_(made, size) if size > 0 else pa.list_(made)
-        return made
-    return None
-
-
-_TENSORS: Final[dict[str, Callable[[Any], Any]]] = {
-    "FP32": lambda pa: pa.float32(),
-    "FP64": lambda pa: pa.float64(),
-    "INT8": lambda pa: pa.int8(),
-    "INT16": lambda pa: pa.int16(),
-    "INT32": lambda pa: pa.int32(),
-    "INT64": lambda pa: pa.int64(),
-    "UINT8": lambda pa: pa.uint8(),
-    "UINT16": lambda pa: pa.uint16(),
-    "UINT32": lambda pa: pa.uint32(),
-    "UINT64": lambda pa: pa.uint64(),
-    "BOOL": lambda pa: pa.bool_(),
-}
-
-
-def _may_not_fit(value: Any) -> bool:
-    """True for values whose type does not say that they fit: numbers beyond 64 bits, and all that is nested."""
-    return isinstance(value, int | list | dict)
 
 
 def _plain(value: Any) -> Any:
