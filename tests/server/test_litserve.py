@@ -14,7 +14,7 @@ import pytest
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
-from tests.support.packages import packages
+from tests.support.packages import HAS_PACKAGES, packages
 from tests.support.servers import ServerProcess, listening_ports
 
 SIMPLE = """

@@ -1,4 +1,4 @@
-"""Modules of other servers that a script imports: stood in for where they are not installed, changed where they are.
+"""Stands in for modules of other servers that a script imports and that are not installed, and changes those that are.
 
 A change comes right after a module has run, and in its own classes: whoever imports it gets the changed one.
 """

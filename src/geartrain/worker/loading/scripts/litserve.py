@@ -187,7 +187,7 @@ class LitServeScript(Script):
         return results
 
     def _payload(self, request: Request) -> Any:
-        """Return what `decode_request` gets. Raises `ClientError`."""
+        """Read the argument of `decode_request`. Raises `ClientError`."""
         if request.media_type == _QUERY:
             return dict(parse_qsl(request.text, keep_blank_values=True))
         if request.media_type == _FORM:
@@ -258,7 +258,7 @@ def _validated(model: Any, value: Any) -> Any:
 # the models of a file
 
 
-class _NoApp:
+class _UnusedApp:
     """Stands for the application of a server: routes and middlewares of its own have no effect."""
 
     def __getattr__(self, name: str) -> Any:
@@ -281,7 +281,7 @@ def _note_models(litserve: ModuleType) -> None:
         for name in ("callbacks", "loggers", "middlewares"):
             if settings.get(name):
                 tell(f"{name} of LitServer have no effect: geartrain serves this model")
-        self.app = _NoApp()
+        self.app = _UnusedApp()
         self.lit_api = lit_api
         _SERVED.extend(apis)
 

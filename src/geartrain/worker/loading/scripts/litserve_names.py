@@ -65,7 +65,7 @@ class LitAPI:
         """Load the model."""
 
     def decode_request(self, request: Any, **_: Any) -> Any:
-        """Return what `predict` gets of a request."""
+        """Read the input of `predict` in a request."""
         return request
 
     def batch(self, inputs: list[Any]) -> Any:
@@ -90,7 +90,7 @@ class LitAPI:
         return _steps(output) if self.stream else list(output)
 
     def encode_response(self, output: Any, **_: Any) -> Any:
-        """Return what a client gets of an output."""
+        """Return the answer for an output."""
         return output
 
     def format_encoded_response(self, data: Any) -> Any:
@@ -145,9 +145,12 @@ class Response:
         self,
         content: Any = None,
         status_code: int = 200,
+        *arguments: Any,
         headers: dict[str, str] | None = None,
         media_type: str | None = None,
     ) -> None:
+        """`arguments` are headers and media type, by their places."""
+        headers, media_type, *_ = [*arguments, *[headers, media_type][len(arguments) :], None, None]
         self.status_code = status_code
         self.headers = dict(headers or {})
         self.media_type = media_type or self.media_type

@@ -16,7 +16,7 @@ from geartrain.worker.errors import ClientError
 
 
 class Place(NamedTuple):
-    """Where a script lies.
+    """The place of a script.
 
     Attributes:
         file: the script itself.
@@ -31,11 +31,11 @@ class Script:
     """A script of one contract; it is made when its module is imported, and its model is loaded by `setup()`."""
 
     file_name: ClassVar[str] = ""
-    """How it is called in the folder of a model."""
+    """The name of its file in the folder of a model."""
     batching: Mapping[str, Any] | None = None
     """Settings of `@batched`, for one whose `run()` takes a list of requests."""
     max_concurrency: int | None = None
-    """How many requests an async `run()` has at once."""
+    """The number of requests that an async `run()` has at once."""
 
     run: Callable[..., Any]
     """Answers one request, or a list of them."""
