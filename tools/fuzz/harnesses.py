@@ -194,8 +194,8 @@ class _Parts:
 
 
 def _multipart(data: bytes) -> None:
-    from geartrain.domain.multipart import MultipartReader
     from geartrain.domain.errors import GeartrainError
+    from geartrain.domain.multipart import MultipartReader
 
     def read(pieces: list[bytes]) -> object:
         parts = _Parts()
