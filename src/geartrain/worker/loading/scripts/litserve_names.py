@@ -150,7 +150,8 @@ class Response:
         media_type: str | None = None,
     ) -> None:
         """`arguments` are headers and media type, by their places."""
-        headers, media_type, *_ = [*arguments, *[headers, media_type][len(arguments) :], None, None]
+        given: list[Any] = [*arguments, *[headers, media_type][len(arguments) :]]
+        headers, media_type = given[:2]
         self.status_code = status_code
         self.headers = dict(headers or {})
         self.media_type = media_type or self.media_type
