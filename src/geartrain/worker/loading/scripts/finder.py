@@ -1,6 +1,6 @@
-"""Stands in for modules of other servers that a script imports and that are not installed, and changes those that are.
+"""Stand-ins for modules of other servers that a script imports and that are not installed, and changes to those that are.
 
-A change comes right after a module has run, and in its own classes: whoever imports it gets the changed one.
+A change comes right after a module has run, and in its own classes, so that all imports get the changed ones.
 """
 
 from __future__ import annotations
