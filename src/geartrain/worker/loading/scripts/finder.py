@@ -1,4 +1,4 @@
-"""Stand-ins for modules of other servers that a script imports and that are not installed, and changes to those that are.
+"""Stand-ins for missing modules of other servers that a script imports, and changes to those that are there.
 
 A change comes right after a module has run, and in its own classes, so that all imports get the changed ones.
 """
