@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
 from tests.support.packages import HAS_PACKAGES, packages
-from tests.support.servers import ServerProcess, listening_ports
+from tests.support.servers import ServerProcess, listening_ports, wait_for_waiting
 
 SIMPLE = """
     import litserve as ls
@@ -61,7 +62,7 @@ BATCHED = """
 
         def predict(self, x, context):
             if (x < 0).any():
-                raise ValueError("negative")
+                open("gate").read()
             return np.stack([x.sum(axis=1), np.full(len(x), len(x)), np.full(len(x), len(context))], axis=1)
 
         def encode_response(self, output, context):
@@ -236,22 +237,24 @@ def test_nothing_else_listens(start: Start) -> None:
     assert listening_ports(process.popen.pid) == {client.base_url.port}
 
 
-def test_batches(start: Start) -> None:
+def test_batches(start: Start, tmp_path: Path) -> None:
     client = start(BATCHED)
 
     def ask(number: int) -> dict[str, Any]:
         answer: dict[str, Any] = client.post("/predict", json={"input": [number, 1], "name": f"n{number}"}).json()
         return answer
 
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(ask, range(4)))
-    assert [(each["sum"], each["name"]) for each in answers] == [(number + 1.0, f"n{number}") for number in range(4)]
-    assert all(each["size"] == each["names"] for each in answers)
-    assert max(each["size"] for each in answers) > 1
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(ask, [1, 6, 2, 3]))
+    os.mkfifo(tmp_path / "lit/gate")
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(ask, -1)
+        with (tmp_path / "lit/gate").open("w"):  # by then it runs
+            others = [pool.submit(ask, number) for number in (1, 6, 2, 3)]
+            wait_for_waiting(client, 4)
+        answers = [each.result() for each in others]
+    assert first.result() == {"sum": 0.0, "size": 1, "names": 1, "name": "n-1"}
     assert answers[1] == {"detail": "ValueError: seven"}
-    assert [each["sum"] for each in answers[:1] + answers[2:]] == [2.0, 3.0, 4.0]
+    del answers[1]
+    assert answers == [{"sum": n + 1.0, "size": 4, "names": 4, "name": f"n{n}"} for n in (1, 2, 3)]
 
 
 def test_streams(start: Start) -> None:

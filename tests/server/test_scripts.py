@@ -243,6 +243,20 @@ def test_other_files_of_these_names_are_no_scripts(tmp_path: Path, name: str) ->
         find_model(str(tmp_path))
 
 
+def test_scripts_in_a_folder_of_models(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> None:
+    for name, file, text in (("a", "score.py", SCORE), ("b", "handler.py", HANDLER)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(textwrap.dedent(text))
+        (tmp_path / name / "weights.txt").write_text("2.5")
+    process = server_process(str(tmp_path))
+    url = process.wait_for("listening")["url"]
+    for _ in range(2):
+        process.wait_for("ready")
+    with httpx.Client(base_url=url) as client:
+        assert client.post("/models/b/invoke", json={"inputs": "x"}).json() == [{"label": "X", "score": 2.5}]
+        assert client.post("/score", json={"data": [1]}).status_code == 404  # its model is not alone
+
+
 FAULTS: list[tuple[str, str, str, str]] = [
     ("inference.py", TRANSFORM + "\n    def predict_fn(data, model): ...\n", "", "transform_fn() and predict_fn()"),
     ("inference.py", FULL, "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),

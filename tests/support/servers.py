@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,17 @@ async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def wait_for_waiting(client: httpx.Client, count: int) -> None:
+    """Wait until so many predictions wait for a slot of the server's one model."""
+
+    def are_there() -> bool:
+        text = client.get("/metrics").text
+        found = re.search(r"^geartrain_predictions_waiting\{.*\} (\d+)", text, re.MULTILINE)
+        return found is not None and int(found[1]) == count
+
+    asyncio.run(eventually(are_there))
 
 
 def listening_ports(pid: int) -> set[int]:

@@ -33,6 +33,7 @@ from geartrain.project.checks import (
     ok,
     warning,
 )
+from geartrain.project.formats import SCRIPT_TITLES
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.source import ModelSource, ProjectError, model_folder
@@ -301,6 +302,9 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
             return _not_loaded(fault.reason, fault.logs)
     learn(info)
     done = f"loads, and is set up after {time.monotonic() - began:.1f} s" if setup else "loads"
+    kind = SCRIPT_TITLES.get(source.backend or "")
+    if kind is not None:
+        return ok(f"{source.runner}: {kind}; {done}; asked as there, at /invoke, and over every protocol")
     return ok(f"{source.runner}: {done}; {_summary(info.signature)}")
 
 

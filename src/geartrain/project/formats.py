@@ -89,9 +89,18 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "huggingface": "huggingface",
     "azureml": "azure",
     "litserve": "litserve",
+    "torchserve": "torchserve",
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
 SCRIPTS: Final = tuple(SCRIPT_APIS)
+SCRIPT_TITLES: Final[Mapping[str, str]] = {
+    "sagemaker": "a script for SageMaker",
+    "huggingface": "a handler of Hugging Face",
+    "azureml": "a script for Azure ML",
+    "litserve": "a file for LitServe",
+    "torchserve": "a handler of TorchServe",
+}
+"""Their names for people."""
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 CODE_FOLDER: Final = "code"  # of a model of SageMaker
@@ -122,6 +131,18 @@ def is_litserve(path: Path) -> bool:
     if not _defines(path, rb"\s*(import|from)\s+litserve"):
         return False
     return _defines(path, rb"class\s+\w+\s*\([^)]*LitAPI") or makes_server(path)
+
+
+def is_torchserve(path: Path) -> bool:
+    """True if a file of Python has a handler of TorchServe: a class derived from one, or a function `handle`."""
+    if _defines(path, rb"(async\s+)?def\s+handle\s*\(\s*data\s*,\s*(context|ctx)\b"):
+        return True
+    return _defines(path, rb"\s*(import|from)\s+ts\b") and _defines(path, rb"class\s+\w+|def\s+handle\b")
+
+
+def is_torch_archive(folder: Path) -> bool:
+    """True if a folder has the contents of an archive for TorchServe."""
+    return (folder / "MAR-INF/MANIFEST.json").is_file()
 
 
 def makes_server(path: Path) -> bool:
@@ -244,6 +265,9 @@ FORMATS: Final = (
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
     Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
     Format(backend="litserve", platforms=("litserve",), is_one=is_litserve, is_script=True),
+    Format(backend="torchserve", platforms=("torchserve",), suffixes=(".mar",)),
+    Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
+    Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -124,6 +124,8 @@ def _whole_folder(folder: Path, wanted: str | None) -> ModelFile | None:
 
 def _script_in(folder: Path, wanted: str | None) -> ModelFile | None:
     """A script, which loads the model whose folder it lies in; of several for LitServe the one that makes a server."""
+    if formats.is_torch_archive(folder) and wanted in {None, "torchserve"}:
+        return ModelFile(folder, "torchserve")
     found = [each for each in _files(folder) if each.backend in formats.SCRIPTS and wanted in {None, each.backend}]
     return next((each for each in found if formats.makes_server(each.path)), next(iter(found), None))
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 
 from geartrain.project.errors import ProjectError
+from geartrain.project.formats import SCRIPTS
 from geartrain.project.source import Mode, ModelSource
 
 _USUAL_NAMES: dict[Mode, tuple[str, ...]] = {
@@ -34,6 +35,8 @@ def precheck(source: ModelSource) -> None:
     except OSError as error:
         raise ProjectError(f"{location}: {error.strerror}") from None
     tree = _parse(text, location)
+    if source.backend in SCRIPTS:
+        return  # it was recognised by the names in it
     wanted = (name,) if name else _USUAL_NAMES[source.mode]
     if _has_definition(text, wanted) or (not name and _has_runner_class(tree, _METHODS[source.mode])):
         return

@@ -30,6 +30,7 @@ Begin = Callable[[Head, Params], Decision]
 
 GET: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
+PUT: Final = ("PUT",)
 
 _VERSION: Final = ":version}"
 ROUTINE: Final = frozenset({"open", "read"})  # scopes of requests that look after a server

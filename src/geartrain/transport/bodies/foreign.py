@@ -23,7 +23,7 @@ from geartrain.transport.bodies.api import BodiesApi
 from geartrain.transport.bodies.exchange import Contract, by_body
 from geartrain.transport.bodies.multi_model import MultiModelEndpoints
 from geartrain.transport.bodies.routes import finder
-from geartrain.transport.routing import GET, POST, Params, Route
+from geartrain.transport.routing import GET, POST, PUT, Params, Route
 from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 _BAD: Final = HTTPStatus.BAD_REQUEST
@@ -105,7 +105,7 @@ class ForeignEndpoints:
         """TorchServe's inference API."""
         for path in ("/predictions/{id}", "/predictions/{id}/{version:version}"):
             begin = by_body(Contract(TORCHSERVE, PLAIN, self._find_id), self._max_body)
-            yield Route(POST, path, begin, TORCHSERVE, "predict", subject="none")
+            yield Route((*POST, *PUT), path, begin, TORCHSERVE, "predict", subject="none")
         yield self._ping("/ping", TORCHSERVE, {"status": "Healthy"})
 
     def huggingface(self) -> Iterator[Route]:

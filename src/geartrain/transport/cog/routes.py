@@ -27,7 +27,7 @@ from geartrain.transport.cog.system import (
 )
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import NO_RELAY, RelayPort
-from geartrain.transport.routing import GET, POST, Begin, Params, Route, Scope
+from geartrain.transport.routing import GET, POST, PUT, Begin, Params, Route, Scope
 from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Head
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 MAX_PAGES: Final = 256  # model versions whose OpenAPI document is kept
 
-_PUT: Final = ("PUT",)
 _HINTED: Final = ("GET", "HEAD", "POST", "PUT")
 _MODEL: Final = "/models/{model}"
 _VERSION: Final = "/models/{model}/versions/{version}"
@@ -136,7 +135,7 @@ class _Runs:
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
     return [
         _route(POST, path, endpoints.create, scope="predict"),
-        _route(_PUT, path + "/{id}", endpoints.create, scope="predict"),
+        _route(PUT, path + "/{id}", endpoints.create, scope="predict"),
         _route(GET, path + "/{id}", endpoints.show, scope="predict"),
         _route(POST, path + "/{id}/cancel", endpoints.cancel, scope="predict"),
     ]

@@ -286,7 +286,7 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve"})
+SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "torchserve"})
 """The backends of scripts that were written for other servers."""
 
 

@@ -36,11 +36,18 @@ def _litserve() -> type[Script]:
     return LitServeScript
 
 
+def _torchserve() -> type[Script]:
+    from geartrain.worker.loading.scripts.torchserve import TorchServeHandler
+
+    return TorchServeHandler
+
+
 _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "sagemaker": _sagemaker,
     "huggingface": _hugging_face,
     "azureml": _azure,
     "litserve": _litserve,
+    "torchserve": _torchserve,
 }
 """Imports the class of a backend."""
 
@@ -54,7 +61,8 @@ def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     except ValueError as error:
         raise LoadError(f"{path.name}: {error}") from error
     kind.prepare(place)
-    module, where = load_module(place.file.name, place.file.parent)
+    found = kind.imported(place)
+    module, where = load_module(place.file.name, place.file.parent) if found is None else (found, found.__name__)
     try:
         script = kind(module, place, choice.options)
     except ValueError as error:

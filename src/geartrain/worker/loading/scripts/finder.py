@@ -1,6 +1,6 @@
-"""Stand-ins for missing modules of other servers that a script imports, and changes to those that are there.
+"""Stands in for modules of other servers that are not installed, and changes those that are.
 
-A change comes right after a module has run, and in its own classes, so that all imports get the changed ones.
+A change comes right after a module has run, and in its own classes, so that every importer gets the changed ones.
 """
 
 from __future__ import annotations
@@ -133,18 +133,28 @@ class _Finder:  # no base class: `importlib.abc` is slow to import
         """Fill a module with its names."""
         name = module.__name__
         given = self._modules[name]
-        names = vars(importlib.import_module(given)) if isinstance(given, str) else given
-        public = {key: value for key, value in names.items() if not key.startswith("__") or key == "__version__"}
+        public = _own_names(given) if isinstance(given, str) else dict(given)
 
         def refuse(attribute: str) -> Any:
             raise AttributeError(
                 f"module {name!r} has no attribute {attribute!r}: it is not installed, and geartrain stands in for "
-                f"{', '.join(sorted(each for each in public if not each.startswith('_'))) or 'the modules in it'}",
+                f"{', '.join(sorted(public)) or 'the modules in it'}",
                 name=attribute,
                 obj=module,
             )
 
         module.__dict__.update(public, __getattr__=refuse)
+
+
+def _own_names(module: str) -> dict[str, Any]:
+    """Import a module of geartrain; return its classes, its functions and its version."""
+    found = vars(importlib.import_module(module))
+    own = {key: value for key, value in found.items() if key == "__version__" or _module_of(value) == module}
+    return {key: value for key, value in own.items() if key == "__version__" or not key.startswith("_")}
+
+
+def _module_of(value: Any) -> str | None:
+    return getattr(value, "__module__", None) if callable(value) else None
 
 
 class _Changed:

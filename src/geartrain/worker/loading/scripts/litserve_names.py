@@ -145,13 +145,10 @@ class Response:
         self,
         content: Any = None,
         status_code: int = 200,
-        *arguments: Any,
+        *,
         headers: dict[str, str] | None = None,
         media_type: str | None = None,
     ) -> None:
-        """`arguments` are headers and media type, by their places."""
-        given: list[Any] = [*arguments, *[headers, media_type][len(arguments) :]]
-        headers, media_type = given[:2]
         self.status_code = status_code
         self.headers = dict(headers or {})
         self.media_type = media_type or self.media_type

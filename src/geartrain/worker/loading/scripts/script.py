@@ -52,6 +52,11 @@ class Script:
     def prepare(cls, _place: Place) -> None:
         """Set variables, and put modules in place, before the script is imported."""
 
+    @classmethod
+    def imported(cls, _place: Place) -> ModuleType | None:
+        """Import the module of a script that lies in no file of its own; None for any other one."""
+        return None
+
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """`options` are the `parameters` of geartrain.yaml. Raises `ValueError` for a script that cannot be served."""
         self.module = module
