@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 
 HOME: Final = "index"
-_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "litserve", "torchserve", "bentoml", "fastapi")
+_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "litserve", "torchserve", "truss", "bentoml", "fastapi")
 
 SECTIONS: Final = (
     Section(

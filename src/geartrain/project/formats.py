@@ -90,6 +90,7 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "azureml": "azure",
     "litserve": "litserve",
     "torchserve": "torchserve",
+    "truss": "truss",
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
 SCRIPTS: Final = tuple(SCRIPT_APIS)
@@ -99,6 +100,7 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "azureml": "a script for Azure ML",
     "litserve": "a file for LitServe",
     "torchserve": "a handler of TorchServe",
+    "truss": "a Truss",
 }
 """Their names for people."""
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
@@ -143,6 +145,11 @@ def is_torchserve(path: Path) -> bool:
 def is_torch_archive(folder: Path) -> bool:
     """True if a folder has the contents of an archive for TorchServe."""
     return (folder / "MAR-INF/MANIFEST.json").is_file()
+
+
+def is_truss(folder: Path) -> bool:
+    """True if a folder is a Truss with a class of its own: those of engines have none."""
+    return (folder / "config.yaml").is_file() and _defines(folder / "model/model.py", rb"class\s+\w+")
 
 
 def makes_server(path: Path) -> bool:
@@ -268,6 +275,7 @@ FORMATS: Final = (
     Format(backend="torchserve", platforms=("torchserve",), suffixes=(".mar",)),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
+    Format(backend="truss", platforms=("truss",), is_one=is_truss, is_folder=True),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -286,7 +286,7 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "torchserve"})
+SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "truss"})
 """The backends of scripts that were written for other servers."""
 
 

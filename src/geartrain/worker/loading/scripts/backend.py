@@ -42,12 +42,19 @@ def _torchserve() -> type[Script]:
     return TorchServeHandler
 
 
+def _truss() -> type[Script]:
+    from geartrain.worker.loading.scripts.truss import TrussModel
+
+    return TrussModel
+
+
 _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "sagemaker": _sagemaker,
     "huggingface": _hugging_face,
     "azureml": _azure,
     "litserve": _litserve,
     "torchserve": _torchserve,
+    "truss": _truss,
 }
 """Imports the class of a backend."""
 
@@ -61,8 +68,7 @@ def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     except ValueError as error:
         raise LoadError(f"{path.name}: {error}") from error
     kind.prepare(place)
-    found = kind.imported(place)
-    module, where = load_module(place.file.name, place.file.parent) if found is None else (found, found.__name__)
+    module, where = load_module(*kind.reference(place))
     try:
         script = kind(module, place, choice.options)
     except ValueError as error:
