@@ -177,7 +177,7 @@ class TrussModel(Script):
             return answer
 
     def _inputs(self, request: Request) -> Any:
-        """Read the JSON, or a model of pydantic; None if the first step takes the request alone. Raises `ClientError`."""
+        """Read the JSON, or a model of pydantic; None for a first step without inputs. Raises `ClientError`."""
         if self._input_type is None and not any(_takes_inputs(method) for _, method in self._methods[:1]):
             return None
         if request.media_type == BINARY_TYPE:
