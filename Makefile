@@ -71,9 +71,9 @@ test-gpu: ## the tests that need a GPU of NVIDIA, with the torch of GPU_PYTHON, 
 	@$(GPU_PYTHON) -m pytest -q examples/gpu examples/generate
 
 .PHONY: test-ray
-test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it
+test-ray: $(TOOLS) ## the tests with a real Ray, which is installed for them, and those of the protocols on it
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[ray]'
-	@$(BIN)/python -m pytest tests/server/test_ray.py
+	@$(BIN)/python -m pytest tests/server/test_ray.py tests/server/test_ray_data.py
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) $(GRPC_TESTS) --wire haproxy
 	@$(BIN)/python -m pytest $(ASGI_TESTS) $(GRPC_TESTS) --wire ray
 

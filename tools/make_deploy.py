@@ -25,12 +25,17 @@ _DIGITS: Final = (
     "--storage-uri",
     "gs://bucket/digits",
 )
+_BATCH: Final = (
+    *("kubernetes", "examples/digits", "--image", "registry.example.com/digits:1", "--max-replicas", "8"),
+    *("--batch", "/data/digits.parquet", "--output", "/data/answers", "--data", "pvc://data", "--parts", "32"),
+)
 _IN_IMAGE: Final = ("examples/digits", "--image", "registry.example.com/digits:1")
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     _KUBERNETES: ("kubernetes/deployment.yaml", "kubernetes/service.yaml", "kubernetes/autoscaler.yaml"),
     (*_KUBERNETES, "--autoscaler", "queue"): ("", "", "kubernetes/autoscaling/queue.yaml"),
     (*_KUBERNETES, "--autoscaler", "keda"): ("", "", "kubernetes/autoscaling/keda.yaml"),
+    _BATCH: ("kubernetes/batch.yaml",),
     ("kserve", *_DIGITS): ("kserve/servingruntime.yaml", "kserve/inferenceservice.yaml"),
     ("kserve", *_DIGITS, "--cluster"): ("kserve/clusterservingruntime.yaml", ""),
     ("seldon", *_DIGITS): ("seldon/server.yaml", "seldon/model.yaml"),

@@ -226,6 +226,18 @@ def test_rows_that_lie_in_a_bucket(batch: Batch, tmp_path: pathlib.Path) -> None
     assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
 
 
+def test_a_model_that_lies_in_a_bucket_from_python(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    code = "import geartrain\nprint([each.output for each in geartrain.map('s3://bucket/models/m', ['a', 'b'])])"
+    with running_s3() as s3:
+        s3.put(**{"models/m/run.py": b"def run(text: str) -> str:\n    return text.upper()\n"})
+        environ = {**os.environ, **s3.environ(), "GEARTRAIN_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=False, capture_output=True, text=True, env=environ, timeout=PATIENCE
+        )
+    assert done.stdout.splitlines() == ["['A', 'B']"], done.stderr
+
+
 class Unsteady(BaseHTTPRequestHandler):
     """Passes requests on to a bucket; the first ones fail in one way or the other."""
 

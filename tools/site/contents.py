@@ -40,6 +40,7 @@ _GUIDES: Final = (
     "mlflow",
     "litserve",
     "torchserve",
+    "truss",
     "bentoml",
     "fastapi",
 )

@@ -30,6 +30,7 @@ _RUN: Final = "The run"
         "geartrain batch embed articles.parquet -o vectors/ --map text=body --keep id",
         "geartrain batch classify photos/ -o classes.jsonl --resume",
         "geartrain batch shout - < texts.jsonl > loud.jsonl",
+        "geartrain batch shout texts.jsonl -o loud.jsonl --part 0/4 --resume",
     ),
     daily=("--output", "--map", "--keep", "--resume", "--overwrite", "--dry-run", "--errors", "--replicas", "--target"),
 )
@@ -105,6 +106,17 @@ def batch(
             rich_help_panel=_DATA,
         ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            metavar="I/N",
+            show_default=False,
+            help="Run one of N shares of the rows, I from 0 on, for N processes on as many machines; each has files of "
+            "its own in OUT. auto/N takes I from JOB_COMPLETION_INDEX.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     errors: Annotated[
         Literal["column", "skip", "fail"],
         typer.Option(
@@ -173,6 +185,19 @@ def batch(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Run it on Ray Data, on the cluster of RAY_ADDRESS or on this machine; --replicas is the number of "
+            "actors. OUT is a folder.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    gpus: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="N", help="With --ray, the GPUs of each actor.", rich_help_panel=_RUN),
+    ] = 0.0,
     run_timeout: Annotated[float, options.declared(BY_NAME["run_timeout"])] = 0.0,
     setup_timeout: options.SetupTimeout = None,
     no_pickle: options.NoPickle = False,
@@ -214,6 +239,7 @@ def batch(
         mapped=mapped or (),
         keep=keep or (),
         form=form,
+        part=part,
         errors=errors,
         max_errors=0 if errors == "fail" else max_errors,
         resume=resume,
@@ -234,6 +260,12 @@ def batch(
         local=fetching.LocalModels(cache_dir, verify=verify_cache),
         log_level=log_level,
     )
+    if gpus and not ray:
+        fail("--gpus is for --ray; without it the model takes its GPUs by --devices")
+    if ray:
+        from geartrain.cli.batch_ray import run as run_on_ray
+
+        raise typer.Exit(run_on_ray(asked, gpus))
     try:
         code = run(asked)
     except KeyboardInterrupt:

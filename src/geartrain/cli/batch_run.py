@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -28,7 +29,8 @@ from geartrain.dataset.job import ModelOptions, kept_types, running, settings_of
 from geartrain.dataset.manifest import Origin
 from geartrain.dataset.results import Tally
 from geartrain.dataset.runs import LocalRuns, RemoteRuns, Runs
-from geartrain.dataset.sinks import Held, Place, Sink, open_sink
+from geartrain.dataset.shares import Share, Shared, read_share
+from geartrain.dataset.sinks import Held, Place, Sink, first_types, open_sink
 from geartrain.dataset.sources import Format, Source, open_source
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.remote.reference import is_remote, read_reference
@@ -53,6 +55,7 @@ class Asked:
     mapped: Sequence[str]
     keep: Sequence[str]
     form: Format | None
+    part: str | None
     errors: Literal["column", "skip", "fail"]
     max_errors: int | None
     resume: bool
@@ -79,8 +82,9 @@ def run(asked: Asked) -> int:
     logs.configure(asked.log_level or "", None, default="warning")
     view = BatchView()
     try:
+        share = None if asked.part is None else read_share(asked.part, os.environ)
         source = open_source(_here(asked.source, asked.local), asked.form)
-        return uvloop.run(_run(asked, source, view))
+        return uvloop.run(_run(asked, DataSet(source, share), view))
     except (ClientError, DatasetError, GeartrainError, ProjectError) as error:
         view.close()
         complain(str(error))
@@ -106,17 +110,32 @@ def _here(name: str, local: LocalModels) -> str:
     return str(files[0] if len(files) == 1 else place)
 
 
-async def _run(asked: Asked, source: Source, view: BatchView) -> int:
+class DataSet:
+    """The data set of a run, and the rows of it that are this run's own."""
+
+    def __init__(self, whole: Source, share: Share | None) -> None:
+        """`share` None: all rows. Blocks. Raises `DatasetError`."""
+        self.whole = whole
+        self.share = share
+        self.own = whole if share is None else Shared(whole, share)
+        self.settings = {} if share is None else {"part": str(share)}
+
+
+async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
+    source = data.own
     mapped, kept = read_pairs(asked.mapped, "--map"), read_pairs(asked.keep, "--keep")
     async with _runs(asked, view) as (runs, digest):
         columns = Columns(runs.signature, source, mapped=mapped, kept=kept)
         origin = Origin(
             await asyncio.to_thread(source.fingerprint),
             digest,
-            settings_of(mapped, kept, errors=asked.errors, **{"part-rows": asked.part_rows}),
+            settings_of(mapped, kept, errors=asked.errors, **{"part-rows": asked.part_rows}, **data.settings),
         )
-        sink = _sink(asked, runs, source, origin=origin, kept=kept)
-        tally = Tally(total=min(source.count or 0, _TRIED) if asked.dry_run else source.count, skipped=sink.done)
+        sink = await asyncio.to_thread(_sink, asked, runs, data, origin=origin, kept=kept)
+        tally = Tally(
+            total=min(source.count or 0, _TRIED) if asked.dry_run else source.count,
+            skipped=max(0, sink.done - source.first),
+        )
         engine = Engine(
             RowSource(source, columns),
             runs,
@@ -182,7 +201,7 @@ async def _runs_of(asked: Asked, model: str, view: BatchView) -> AsyncIterator[t
         yield LocalRuns(deployment, window=asked.window), digest
 
 
-def _sink(asked: Asked, runs: Runs, source: Source, *, origin: Origin, kept: dict[str, str]) -> Sink:
+def _sink(asked: Asked, runs: Runs, data: DataSet, *, origin: Origin, kept: dict[str, str]) -> Sink:
     if asked.dry_run:
         return Held()
     place = Place(
@@ -192,8 +211,11 @@ def _sink(asked: Asked, runs: Runs, source: Source, *, origin: Origin, kept: dic
         overwrite=asked.overwrite,
         errors=asked.errors,
         part_rows=asked.part_rows,
+        share=data.share,
     )
-    return open_sink(place, runs.signature, origin, kept=kept_types(source, kept))
+    if data.share is not None and kept and not place.is_lines and data.whole.schema() is None:
+        place = msgspec.structs.replace(place, types=first_types(data.whole, kept))
+    return open_sink(place, runs.signature, origin, kept=kept_types(data.whole, kept))
 
 
 @contextlib.contextmanager

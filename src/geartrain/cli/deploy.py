@@ -19,7 +19,7 @@ from geartrain.platforms import sagemaker as aws
 from geartrain.platforms import scripts
 from geartrain.platforms.image import build_command, find_builder, plan, write_context
 from geartrain.platforms.kserve import DEFAULT_RUNTIME, OWN_FORMAT, KServeOptions, kserve_objects
-from geartrain.platforms.kubernetes import kubernetes_objects
+from geartrain.platforms.kubernetes import BatchSpec, batch_job, kubernetes_objects
 from geartrain.platforms.manifest import plain, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
 from geartrain.platforms.spec import DeploymentSpec, read_spec
@@ -33,6 +33,8 @@ app = CommandApp(
     help="Write what a platform needs to run models: YAML, as for `kubectl apply`, or a script; or give them to Ray.",
 )
 
+_BATCH: Final = "A data set in place of a server"
+_SET_BY_JOB: Final = frozenset({"--output", "--part", "--resume", "--overwrite"})
 _PROMETHEUS: Final = "http://prometheus-server.monitoring.svc:80"
 
 Models = Annotated[
@@ -92,12 +94,76 @@ def kubernetes(
         ),
     ] = "cpu",
     prometheus: Annotated[str, typer.Option(metavar="URL", help="Where KEDA finds Prometheus.")] = _PROMETHEUS,
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="IN",
+            show_default=False,
+            help="Write a Job instead, whose pods run the model over a data set: a path below /data, or a URL.",
+            rich_help_panel=_BATCH,
+        ),
+    ] = "",
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            show_default=False,
+            help="OUT of `geartrain batch`, below /data.",
+            rich_help_panel=_BATCH,
+        ),
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            show_default=False,
+            help="The volume that is mounted at /data: pvc://CLAIM/PATH.",
+            rich_help_panel=_BATCH,
+        ),
+    ] = "",
+    parts: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=99_999,
+            metavar="N",
+            help="The shares of the data set, each run by a pod; --max-replicas of them at once.",
+            rich_help_panel=_BATCH,
+        ),
+    ] = 4,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="An option of `geartrain batch`, such as keep=id; may be repeated.",
+            rich_help_panel=_BATCH,
+        ),
+    ] = None,
 ) -> None:
-    """Write a Deployment with its Service and an autoscaler.
+    """Write a Deployment with its Service and an autoscaler, or with --batch a Job.
 
     The models are in the image, at /models, or in a PersistentVolumeClaim.
     """
     spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    if batch:
+        if replicas != 1 or autoscaler != "cpu":
+            fail("--replicas and --autoscaler are for a server; a Job has at most --max-replicas pods at once")
+        job = BatchSpec(
+            source=batch,
+            output=output,
+            data=data,
+            parts=parts,
+            options=tuple(_batch_option(each) for each in option or []),
+        )
+        _check_batch(job)
+        _write(lambda: write_yaml([batch_job(spec, job)]))
+        return
+    for given, text in (("--output", output), ("--data", data), ("--option", option)):
+        if text:
+            fail(f"{given} is for a Job: write --batch IN as well")
     _write(lambda: write_yaml(kubernetes_objects(spec, autoscaler, prometheus)))
 
 
@@ -332,6 +398,28 @@ def ray(
         deploy(plain(config), address, time_limit=timeout, tell=lambda line: print(line, file=sys.stderr))
     except ProjectError as error:
         fail(error.message)
+
+
+def _batch_option(text: str) -> str:
+    """Return NAME=VALUE, or the name of a switch, as a word of `geartrain batch`."""
+    return f"--{text.strip().removeprefix('--')}"
+
+
+def _check_batch(job: BatchSpec) -> None:
+    """End the command for options that `geartrain batch` would not take in the pods."""
+    from geartrain.cli.batch import app as batch_app
+
+    for option in job.options:
+        if option.partition("=")[0] in _SET_BY_JOB:
+            fail(f"--option: the Job sets {option.partition('=')[0]} itself")
+    words = ["model", "in", *job.options]
+    try:
+        typer.main.get_command(batch_app).make_context("geartrain batch", words)
+    except Exception as error:
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        fail(f"--option: {message()}")
 
 
 def _given(**values: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.records import MAX_ROW, Record
-from geartrain.dataset.sources import Files, Source, Table
+from geartrain.dataset.sources import Source
 from geartrain.domain.data_urls import data_url_of, media_type_of
 from geartrain.domain.signature.text_values import MismatchError, TextReader, takes_file, takes_files
 from geartrain.domain.signature.types import InputField, Signature
@@ -57,7 +57,7 @@ class Columns:
         fields = {field.name: field for field in signature.inputs}
         _check_names(fields, source.columns, mapped=mapped, kept=kept)
         columns = {name: mapped.get(name, name) for name in fields}
-        if isinstance(source, Files) and "file" not in columns.values():
+        if source.is_files and "file" not in columns.values():
             columns |= _input_for_files(signature, mapped)
         self._inputs = [(columns[name], name, _converter(field, source)) for name, field in fields.items()]
         if source.columns is not None:
@@ -66,7 +66,6 @@ class Columns:
                 raise DatasetError(_missing(missing, source.columns))
             self._inputs = [each for each in self._inputs if each[0] in source.columns]
         self._kept = dict(kept)
-        self._is_text = isinstance(source, Table)
 
     def row(self, number: int, record: Record) -> Row:
         """Make the row of a record. Reads the files that it names; blocks."""
@@ -148,7 +147,7 @@ def _input_for_files(signature: Signature, mapped: Mapping[str, str]) -> dict[st
 def _converter(field: InputField, source: Source) -> Callable[[Any], Any]:
     """Return a function from the value of a column to that of an input."""
     base = source.base
-    if isinstance(source, Table):
+    if source.is_text:
         reader = TextReader(read=lambda text: text, read_file=lambda text: _url_of(text, base))
         keeps_empty = field.type.kind == "string" and not field.type.nullable
 

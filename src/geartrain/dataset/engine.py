@@ -113,7 +113,8 @@ class Engine:
         self._on_step = on_step
         self._is_stopping = False
         self._running = _OnTheirWay()
-        self._results = _InOrder(sink.done)
+        self._first = max(rows.source.first, sink.done)  # the number of the first row to run
+        self._results = _InOrder(self._first)
         self._unwritten = 0  # rows that have begun
         self._has_room: asyncio.Future[None] | None = None
         self._has_ready = asyncio.Event()
@@ -183,7 +184,7 @@ class Engine:
 
     def _chunks(self) -> Iterator[list[Row]]:
         """Give rows in lists. Blocks."""
-        number = self._sink.done
+        number = self._first
         left = self._most_rows
         for records in self._source.chunks(number):
             if left is not None:

@@ -34,6 +34,7 @@ class Manifest(msgspec.Struct):
     size: int = 0
     parts: int = 0
     types: dict[str, str] = {}  # of kept columns, as the first part has them
+    is_whole: bool = False  # of a share, whose manifest stays
     version: int = _VERSION
 
 

@@ -16,14 +16,14 @@ import msgspec
 from geartrain.dataset.columns import Columns
 from geartrain.dataset.engine import Engine, RowSource
 from geartrain.dataset.errors import DatasetError
-from geartrain.dataset.job import ModelOptions, running
+from geartrain.dataset.job import ModelOptions, found, running
 from geartrain.dataset.records import Record
 from geartrain.dataset.results import Result, Tally
 from geartrain.dataset.runs import LocalRuns
 from geartrain.dataset.sinks import Sink
 from geartrain.dataset.sources import Objects
 from geartrain.domain.signature.types import Signature
-from geartrain.project.source import find_model
+from geartrain.project.source import ModelSource
 
 _MOST_HELD: Final = 64  # lists of results that wait for the program
 _ROWS: Final = 256  # of a batch of Arrow
@@ -80,9 +80,10 @@ def map(  # noqa: A001 - as the builtin function, over a model
     def work() -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(
-                _run(model, rows, handed, engines=engines, mapped=columns or {}, replicas=replicas, window=window)
-            )
+            with found(model) as source:
+                loop.run_until_complete(
+                    _run(source, rows, handed, engines=engines, mapped=columns or {}, replicas=replicas, window=window)
+                )
         except BaseException as error:  # noqa: BLE001 - the program gets it
             fault.append(error)
         finally:
@@ -133,7 +134,7 @@ def _result_of(result: Result) -> RowResult:
 
 
 async def _run(
-    model: str | os.PathLike[str],
+    model: ModelSource,
     rows: Iterable[Any],
     sink: Sink,
     *,
@@ -142,7 +143,7 @@ async def _run(
     replicas: int | None,
     window: int,
 ) -> None:
-    options = ModelOptions(source=find_model(os.fspath(model)), replicas=replicas)
+    options = ModelOptions(source=model, replicas=replicas)
     async with running(options) as deployment:
         runs = LocalRuns(deployment, window=window)
         source = Objects(_records(rows, runs.signature, mapped))

@@ -15,15 +15,19 @@ import sys
 import time
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from geartrain.dataset.arrow_types import output_columns
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.manifest import Manifest, Origin, check_same, read_manifest, sync_folder, write_manifest
 from geartrain.dataset.results import Result
+from geartrain.dataset.shares import Share
+from geartrain.dataset.sources import Source
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ Errors = Literal["column", "skip", "fail"]
 
 _COMMIT: Final = 1.0  # seconds between two commits of JSON lines
 _PART_ROWS: Final = 10_000
+_FIRST_ROWS: Final = 10_000  # by which all shares know the types of columns
 _PART_BYTES: Final = 64 * 1024**2
 _LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
 _FILE_KINDS: Final = frozenset({"path", "file"})
@@ -64,6 +69,50 @@ class Place(msgspec.Struct, frozen=True):
     overwrite: bool = False
     errors: Errors = "column"
     part_rows: int = _PART_ROWS
+    share: Share | None = None  # the rows that are written, where others write the rest
+    types: Mapping[str, str] = {}  # of kept columns, see `first_types`
+
+    @property
+    def is_lines(self) -> bool:
+        """True for a file of JSON lines."""
+        return Path(self.path).suffix.lower() in _LINES
+
+
+class _Names(NamedTuple):
+    """Names of an output. `path`: the file, or the folder; `parts`: the beginning of the names of its parts."""
+
+    path: Path
+    manifest: Path
+    parts: str = ""
+
+    def is_there(self) -> bool:
+        """True if something is written already: for one of several shares, of its own."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(each.name.startswith(self.parts) for each in self.path.iterdir())
+
+    def own_parts(self) -> list[tuple[int, Path]]:
+        """Return its parts, with their numbers."""
+        found = ((each.stem.removeprefix(self._start), each) for each in self.path.glob("part-*.parquet"))
+        return [(int(number), each) for number, each in found if number.isdigit()]
+
+    def part(self, number: int) -> Path:
+        """Return the path of a part."""
+        return self.path / f"{self._start}{number:05}.parquet"
+
+    @property
+    def _start(self) -> str:
+        return self.parts or "part-"
+
+
+def _names_of(place: Place) -> _Names:
+    path, share = Path(place.path).expanduser(), place.share
+    if place.is_lines:
+        own = path if share is None else share.path_of(path)
+        return _Names(own, own.with_name(f"{own.name}.progress"))
+    if share is None:
+        return _Names(path, path / "_progress.json")
+    return _Names(path, path / f"_progress-{share.name}.json", f"part-{share.name}-")
 
 
 def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mapping[str, pa.DataType | None]) -> Sink:
@@ -73,40 +122,52 @@ def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mappi
     """
     if place.path == "-":
         return Lines(_Printed(), None, signature.output, place=place)
-    path = Path(place.path).expanduser()
-    is_lines = path.suffix.lower() in _LINES
-    manifest_path = path.with_name(f"{path.name}.progress") if is_lines else path / "_progress.json"
-    manifest = _begin(place, path, manifest_path, origin=origin)
+    names = _names_of(place)
+    manifest = _begin(place, names, origin)
     try:
-        manifest_path.parent.mkdir(parents=True, exist_ok=True)
-        write_manifest(manifest_path, manifest)  # before there is an output, which could not be gone on with otherwise
-        if is_lines:
-            return Lines(_File(path, manifest), (manifest_path, manifest), signature.output, place=place)
-        return Parts(path, manifest_path, manifest, output=signature.output, place=place, kept=kept)
+        names.manifest.parent.mkdir(parents=True, exist_ok=True)
+        write_manifest(names.manifest, manifest)  # before there is an output, which could not be gone on with otherwise
+        if place.is_lines:
+            return Lines(_File(names.path, manifest), (names.manifest, manifest), signature.output, place=place)
+        return Parts(names, manifest, output=signature.output, place=place, kept=kept)
     except OSError as error:
-        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+        raise DatasetError(f"cannot write {names.path}: {error.strerror or error}") from error
 
 
-def _begin(place: Place, path: Path, manifest_path: Path, *, origin: Origin) -> Manifest:
+def _begin(place: Place, names: _Names, origin: Origin) -> Manifest:
     """Return the manifest to go on with, or a new one. Raises `DatasetError`."""
-    found = read_manifest(manifest_path)
+    path, new = names.path, Manifest(origin, types=dict(place.types))
+    if place.share is not None:
+        place.share.check_neighbours(Path(place.path).expanduser(), is_lines=place.is_lines)
+    found = read_manifest(names.manifest)
     if place.resume or place.resume_changed:
         if found is None:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if names.is_there():
                 raise DatasetError(f"{path} is complete, or was not begun by geartrain batch: nothing to go on with")
-            return Manifest(origin)
+            return new
         if not place.resume_changed:
             check_same(found, origin, path=path)
         return found
     if place.overwrite:
-        _remove(path)
-        _remove(files_of(path))
-        manifest_path.unlink(missing_ok=True)
-    elif found is not None:
+        _remove_output(place, names)
+    elif found is not None and not found.is_whole:
         raise DatasetError(f"{path} was begun and not ended; go on with --resume, or begin anew with --overwrite")
-    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+    elif found is not None or names.is_there():
         raise DatasetError(f"{path} is there already; write it anew with --overwrite")
-    return Manifest(origin)
+    return new
+
+
+def _remove_output(place: Place, names: _Names) -> None:
+    """Remove an output; of a share, what is its own."""
+    names.manifest.unlink(missing_ok=True)
+    if place.share is None:
+        _remove(names.path)
+        _remove(files_of(names.path))
+    elif place.is_lines:
+        _remove(names.path)
+    else:
+        for _, path in names.own_parts():
+            path.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:
@@ -114,6 +175,15 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _end(manifest_path: Path, manifest: Manifest, place: Place) -> None:
+    """Let go of the manifest of a whole output. That of a share stays: others are not whole yet."""
+    if place.share is None:
+        manifest_path.unlink(missing_ok=True)
+    else:
+        manifest.is_whole = True
+        write_manifest(manifest_path, manifest)
 
 
 def files_of(path: Path) -> Path:
@@ -188,6 +258,7 @@ class Lines(Sink):
         """`state`: the manifest, where there is one."""
         self._target = target
         self._state = state
+        self._place = place
         self._errors = place.errors
         self.done = 0 if state is None else state[1].rows
         self._files = _Files(None if place.path == "-" else Path(place.path).expanduser(), output)
@@ -219,7 +290,7 @@ class Lines(Sink):
             if self._state is not None:
                 self._commit()
                 if is_whole:
-                    self._state[0].unlink(missing_ok=True)
+                    _end(*self._state, self._place)
         finally:
             self._target.close()
 
@@ -242,8 +313,7 @@ class Parts(Sink):
 
     def __init__(
         self,
-        folder: Path,
-        manifest_path: Path,
+        names: _Names,
         manifest: Manifest,
         *,
         output: OutputSpec,
@@ -254,19 +324,18 @@ class Parts(Sink):
             import pyarrow  # noqa: F401 - only whether it is there
         except ImportError:
             raise DatasetError("Parquet needs pyarrow: pip install 'geartrain[data]'; or write FILE.jsonl") from None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._manifest_path, self._manifest = manifest_path, manifest
+        names.path.mkdir(parents=True, exist_ok=True)
+        self._names, self._manifest, self._place = names, manifest, place
         self._errors = place.errors
         self._part_rows = place.part_rows
-        self._files = _Files(folder, output)
+        self._files = _Files(names.path, output)
         self._output = output
         self._kept = dict(kept)
         self._held: list[Result] = []
         self._size = 0
         self.done = manifest.rows
-        for path in folder.glob("part-*.parquet"):
-            if int(path.stem.removeprefix("part-")) >= manifest.parts:
+        for number, path in names.own_parts():
+            if number >= manifest.parts:
                 path.unlink()
 
     def write(self, results: Sequence[Result]) -> None:
@@ -282,7 +351,7 @@ class Parts(Sink):
         if is_whole:
             if self._held or not self._manifest.parts:
                 self._write_part()
-            self._manifest_path.unlink(missing_ok=True)
+            _end(self._names.manifest, self._manifest, self._place)
 
     def _write_part(self) -> None:
         import pyarrow.parquet as pq
@@ -290,8 +359,8 @@ class Parts(Sink):
         results, self._held, self._size = self._held, [], 0
         manifest = self._manifest
         table = self._table([each for each in results if not (each.error and self._errors == "skip")])
-        path = self._folder / f"part-{manifest.parts:05}.parquet"
-        temporary = self._folder / "_part.tmp"
+        path = self._names.part(manifest.parts)
+        temporary = path.with_name(f"_{path.stem}.tmp")
         with temporary.open("wb") as file:
             pq.write_table(table, file)
             file.flush()
@@ -301,30 +370,17 @@ class Parts(Sink):
         if results:
             manifest.rows = results[-1].number + 1
         manifest.errors += sum(1 for result in results if result.error)
-        write_manifest(self._manifest_path, manifest)
+        write_manifest(self._names.manifest, manifest)
 
     def _table(self, results: Sequence[Result]) -> pa.Table:
         import pyarrow as pa
 
-        outputs, errors = [], []
-        kind, read = arrow_type(self._output)
-        for result in results:
-            error, value = result.error, None
-            if not error:
-                try:
-                    value = read(self._files.saved(result) or b"null")
-                    if _may_not_fit(value):
-                        pa.scalar(value, kind)
-                except (pa.ArrowException, ValueError, TypeError, OverflowError) as fault:
-                    error, value = f"the output does not fit its column: {fault}", None
-            outputs.append(value)
-            errors.append(error or None)
         names, columns = ["row"], [pa.array([each.number for each in results], pa.int64())]
         for name, known in self._kept.items():
             names.append(name)
             columns.append(self._kept_column(name, known, results))
         names += ["output", "error"]
-        columns += [pa.array(outputs, kind), pa.array(errors, pa.string())]
+        columns += output_columns(results, self._output, self._files.saved)
         return pa.table(columns, names=names)
 
     def _kept_column(self, name: str, known: pa.DataType | None, results: Sequence[Result]) -> pa.Array:
@@ -335,7 +391,7 @@ class Parts(Sink):
         if known is not None:
             return pa.array(values, known)
         types = self._manifest.types
-        kind = types.setdefault(name, _name_of_type(values))
+        kind = types.setdefault(name, _name_of_type({type(value) for value in values if value is not None}))
         try:
             if kind != "json":
                 return pa.array(values, kind)
@@ -347,79 +403,24 @@ class Parts(Sink):
         return pa.array([None if value is None else _encode(value).decode() for value in values], pa.string())
 
 
-def arrow_type(output: OutputSpec) -> tuple[pa.DataType, Callable[[bytes], Any]]:
-    """Return the type of the column for outputs, and the function from their JSON text to its values.
-
-    What Arrow has no type for stays JSON text.
-    """
-    import pyarrow as pa
-
-    kind = _arrow_type(output.type)
-    if output.mode == "concatenate":
-        return pa.string(), lambda text: "".join(map(str, _decode(text) or ()))
-    if output.mode == "iterator":
-        kind = None if kind is None else pa.list_(kind)
-    if kind is None:
-        return pa.string(), lambda text: bytes(text).decode()
-    return kind, _decode
-
-
-def _arrow_type(spec: TypeSpec) -> pa.DataType | None:
-    import pyarrow as pa
-
-    simple = {
-        "string": pa.string(),
-        "secret": pa.string(),
-        "path": pa.string(),
-        "file": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "boolean": pa.bool_(),
-    }
-    if spec.kind in simple:
-        return simple[spec.kind]
-    if spec.kind == "array" and spec.items is not None:
-        items = _arrow_type(spec.items)
-        return None if items is None else pa.list_(items)
-    if spec.kind == "record" and spec.fields:
-        fields = [(field.name, _arrow_type(field.type)) for field in spec.fields]
-        known = [(name, kind) for name, kind in fields if kind is not None]
-        return pa.struct(known) if len(known) == len(fields) else None
-    if spec.kind == "tensor" and not spec.variadic and spec.datatype in _TENSORS:
-        made = _TENSORS[spec.datatype](pa)
-        for size in reversed(spec.shape):
-            made = pa.list_(made, size) if size > 0 else pa.list_(made)
-        return made
-    return None
-
-
-_TENSORS: Final[dict[str, Callable[[Any], Any]]] = {
-    "FP32": lambda pa: pa.float32(),
-    "FP64": lambda pa: pa.float64(),
-    "INT8": lambda pa: pa.int8(),
-    "INT16": lambda pa: pa.int16(),
-    "INT32": lambda pa: pa.int32(),
-    "INT64": lambda pa: pa.int64(),
-    "UINT8": lambda pa: pa.uint8(),
-    "UINT16": lambda pa: pa.uint16(),
-    "UINT32": lambda pa: pa.uint32(),
-    "UINT64": lambda pa: pa.uint64(),
-    "BOOL": lambda pa: pa.bool_(),
-}
-
-
-def _may_not_fit(value: Any) -> bool:
-    """True for values whose type does not say that they fit: numbers beyond 64 bits, and all that is nested."""
-    return isinstance(value, int | list | dict)
-
-
 def _plain(value: Any) -> Any:
     return _decode(value) if isinstance(value, msgspec.Raw) else value
 
 
-def _name_of_type(values: Sequence[Any]) -> str:
+def first_types(source: Source, kept: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of kept columns by the first rows of a data set, so that all shares have the same. Blocks."""
+    kinds: dict[str, set[type]] = {name: set() for name in kept}
+    for record in islice(source.rows(), _FIRST_ROWS):
+        for name, column in kept.items():
+            value = _plain(record.columns.get(column))
+            if value is not None:
+                kinds[name].add(type(value))
+    return {name: _name_of_type(each) for name, each in kinds.items()}
+
+
+def _name_of_type(kinds: Collection[type]) -> str:
     """Return the name of the type that all values have; `json` where they have none in common."""
-    kinds = {type(value) for value in values if value is not None}
+    kinds = set(kinds)
     if kinds <= {int, float} and float in kinds:
         return "float64"
     if len(kinds) != 1:

@@ -53,11 +53,17 @@ class Source(ABC):
         base: the folder that paths in its values are relative to.
         columns: the names of its columns, None where each row has its own.
         count: the number of its rows, None where it is not known before.
+        first: the number of its first row; 0 but for a share of a data set.
+        is_text: its values are texts, which are read by the types of the inputs.
+        is_files: its rows are files.
     """
 
     base: Path
     columns: Sequence[str] | None = None
     count: int | None = None
+    first: int = 0
+    is_text: bool = False
+    is_files: bool = False
 
     @abstractmethod
     def rows(self, skip: int = 0) -> Iterator[Record]:
@@ -70,6 +76,19 @@ class Source(ABC):
     def schema(self) -> pa.Schema | None:
         """Return the types of the columns, where the format has them."""
         return None
+
+    def counted(self) -> int:
+        """Return the number of rows. Blocks; reads all of them where the format does not tell.
+
+        Raises `DatasetError` for what can be read only once.
+        """
+        if self.count is None:
+            self.count = self.count_rows()
+        return self.count
+
+    def count_rows(self) -> int:
+        """Count the rows. Blocks."""
+        return sum(1 for _ in self.rows())
 
     def chunks(self, skip: int = 0, *, size: int = _ROWS) -> Iterator[list[Record]]:
         """Give the rows in lists of at most `size`. Blocks."""
@@ -144,6 +163,7 @@ class Several(Source):
         counts = [each.count for each in sources]
         known = [count for count in counts if count is not None]
         self.count = sum(known) if len(known) == len(counts) else None
+        self.is_text, self.is_files = sources[0].is_text, sources[0].is_files
 
     def rows(self, skip: int = 0) -> Iterator[Record]:
         """Give the rows of one after the other."""
@@ -155,6 +175,10 @@ class Several(Source):
             skipped = sum(1 for _ in islice(rows, skip))
             skip -= skipped
             yield from rows
+
+    def count_rows(self) -> int:
+        """Count the rows of each."""
+        return sum(each.counted() for each in self._sources)
 
     def fingerprint(self) -> str:
         """Return the hash of all fingerprints."""
@@ -178,6 +202,12 @@ class JsonLines(Source):
         with _opened(self._path) as file:
             for line in islice(_lines(file), skip, None):
                 yield line if isinstance(line, Record) else _record_of_json(line)
+
+    def count_rows(self) -> int:
+        """Count the lines that are not empty, without reading their JSON."""
+        _check_is_file(self._path)
+        with _opened(self._path) as file:
+            return sum(1 for _ in _lines(file))
 
     def fingerprint(self) -> str:
         """Return the hash of size, beginning and end."""
@@ -226,6 +256,8 @@ def _fault_of_json(line: bytes, error: Exception) -> str:
 class Table(Source):
     """A table of texts with a head: CSV, or with tabs. Source: RFC 4180."""
 
+    is_text = True
+
     def __init__(self, path: Path | None, delimiter: str) -> None:
         """`path` None is stdin. Raises `DatasetError` for a head that is none."""
         self._path = path
@@ -242,6 +274,14 @@ class Table(Source):
             columns = self._head(reader)
             for cells in islice(self._cells(reader), skip, None):
                 yield cells if isinstance(cells, Record) else _record_of_cells(columns, cells)
+
+    def count_rows(self) -> int:
+        """Count the lines behind the head."""
+        _check_is_file(self._path)
+        with _opened(self._path) as file:
+            reader = self._reader(file)
+            self._head(reader)
+            return sum(1 for _ in self._cells(reader))
 
     def fingerprint(self) -> str:
         """Return the hash of size, beginning and end."""
@@ -295,15 +335,25 @@ class _Columnar(Source):
     _place: str
 
     @abstractmethod
-    def _batches(self) -> Iterable[pa.RecordBatch]:
-        """Open the file, and give its batches. Blocks."""
+    def _batches(self, first: int) -> Iterable[pa.RecordBatch]:
+        """Open the file, and give its batches from the one with the number `first` on. Blocks."""
+
+    def _sizes(self) -> Iterable[int]:
+        """Give the rows of each batch that can be passed over without being read."""
+        return ()
 
     def rows(self, skip: int = 0) -> Iterator[Record]:
         """Give a record for each row."""
         import pyarrow as pa
 
         try:
-            for batch in self._batches():
+            passed = 0
+            for size in self._sizes():
+                if skip < size:
+                    break
+                skip -= size
+                passed += 1
+            for batch in self._batches(passed):
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
@@ -350,11 +400,19 @@ class Parquet(_Columnar):
         """Return the types of the columns."""
         return self._schema
 
-    def _batches(self) -> Iterable[pa.RecordBatch]:
+    def _sizes(self) -> Iterable[int]:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(self._path) as file:
-            yield from file.iter_batches(batch_size=4 * _ROWS)
+            for group in range(file.num_row_groups):
+                yield file.metadata.row_group(group).num_rows
+
+    def _batches(self, first: int) -> Iterable[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(self._path) as file:
+            groups = range(first, file.num_row_groups)
+            yield from file.iter_batches(batch_size=4 * _ROWS, row_groups=groups)
 
 
 class ArrowFile(_Columnar):
@@ -395,19 +453,30 @@ class ArrowFile(_Columnar):
         except pa.ArrowInvalid:
             return pa.ipc.open_stream(pa.memory_map(str(self._path)))
 
-    def _batches(self) -> Iterable[pa.RecordBatch]:
+    def count_rows(self) -> int:
+        """Count the rows of all batches, which are mapped and not read."""
+        import pyarrow as pa
+
+        _check_is_file(self._path)
+        try:
+            return sum(batch.num_rows for batch in self._batches(0))
+        except (pa.ArrowException, OSError) as error:
+            raise DatasetError(f"cannot read {self._place}: {_first_line(error)}") from error
+
+    def _batches(self, first: int) -> Iterable[pa.RecordBatch]:
         with self._reader() as reader:
             if hasattr(reader, "num_record_batches"):
-                for index in range(reader.num_record_batches):
+                for index in range(first, reader.num_record_batches):
                     yield reader.get_batch(index)
             else:
-                yield from reader
+                yield from islice(reader, first, None)
 
 
 class Files(Source):
     """A folder of files: each is a row with the columns `file`, its path, and `name`, its name."""
 
     columns = ("file", "name")
+    is_files = True
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
         self.base = folder
@@ -443,6 +512,11 @@ class Objects(Source):
 
 
 # parts of several
+
+
+def _check_is_file(path: Path | None) -> None:
+    if path is None:
+        raise DatasetError("--part: stdin is read once, and by one process; name a file that all shares can read")
 
 
 def _opened(path: Path | None) -> IO[bytes]:

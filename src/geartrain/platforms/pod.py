@@ -79,7 +79,7 @@ def mounts(*others: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*others, {"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - as above
 
 
-def volumes(*others: Mapping[str, Any]) -> list[Any]:
+def volumes(*others: Mapping[str, Any] | Noted) -> list[Any]:
     """Return the volumes that a container writes to, and others."""
     return [
         *others,

@@ -81,12 +81,12 @@ def model_name_option(spec: DeploymentSpec) -> list[str]:
     return [f"--model-name={spec.models[0]}"] if len(spec.models) == 1 else []
 
 
-def claim_of(spec: DeploymentSpec) -> tuple[str, str]:
+def claim_of(uri: str, option: str = "--storage-uri") -> tuple[str, str]:
     """Return the name of a PersistentVolumeClaim and the path in it; raises ProjectError for any other storage."""
-    claim, _, path = spec.storage.removeprefix(_PVC).partition("/")
-    if not spec.storage.startswith(_PVC) or not claim:
+    claim, _, path = uri.removeprefix(_PVC).partition("/")
+    if not uri.startswith(_PVC) or not claim:
+        otherwise = ", or put the models into the image with `geartrain build`" if option == "--storage-uri" else ""
         raise ProjectError(
-            f"--storage-uri: Kubernetes itself fetches nothing from {spec.storage}; write pvc://CLAIM/PATH, "
-            "or put the models into the image with `geartrain build`"
+            f"{option}: Kubernetes itself mounts nothing from {uri!r}; write pvc://CLAIM/PATH{otherwise}"
         )
     return claim, path.strip("/")

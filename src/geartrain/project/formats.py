@@ -93,6 +93,7 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "azureml": "azure",
     "litserve": "litserve",
     "torchserve": "torchserve",
+    "truss": "truss",
     "kserve": "kserve",
     MLFLOW: MLFLOW,
 }
@@ -104,6 +105,7 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "azureml": "a script for Azure ML",
     "litserve": "a file for LitServe",
     "torchserve": "a handler of TorchServe",
+    "truss": "a Truss",
     "kserve": "a model for KServe",
     MLFLOW: "a model of MLflow",
     MLSERVER: "a runtime for MLServer",
@@ -152,6 +154,11 @@ def is_torchserve(path: Path) -> bool:
 def is_torch_archive(folder: Path) -> bool:
     """True if a folder has the contents of an archive for TorchServe."""
     return (folder / "MAR-INF/MANIFEST.json").is_file()
+
+
+def is_truss(folder: Path) -> bool:
+    """True if a folder is a Truss with a class of its own: those of engines have none."""
+    return (folder / "config.yaml").is_file() and _defines(folder / "model/model.py", rb"class\s+\w+")
 
 
 def makes_server(path: Path) -> bool:
@@ -296,6 +303,7 @@ FORMATS: Final = (
     Format(backend="torchserve", platforms=("torchserve",), suffixes=(".mar",)),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
+    Format(backend="truss", platforms=("truss",), is_one=is_truss, is_folder=True),
     Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
     Format(backend=MLSERVER, platforms=(MLSERVER,)),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),

@@ -153,7 +153,16 @@ def one_of(*words: str) -> Kind:
 
 
 FOREIGN_APIS: Final = (
-    *("azure", "huggingface", "kserve", "litserve", "mlflow", "sagemaker", "sagemaker-models", "torchserve", "vertex"),
+    "azure",
+    "huggingface",
+    "kserve",
+    "litserve",
+    "mlflow",
+    "sagemaker",
+    "sagemaker-models",
+    "torchserve",
+    "truss",
+    "vertex",
 )
 
 

@@ -267,7 +267,8 @@ TABLE: Final = (
             "api",
             APIS,
             "Endpoints of other servers and platforms beside those of this one: sagemaker, sagemaker-models, mlflow, "
-            "kserve (version 1), vertex, torchserve, huggingface, litserve, azure; several with commas between them.",
+            "kserve (version 1), vertex, torchserve, huggingface, litserve, truss, azure; several with commas between "
+            "them. A script that was written for another server and is served alone has its own without this option.",
             default="",
             variable="GEARTRAIN_API",
             is_hosted=True,

@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from geartrain.cli import serve
+from geartrain.cli import batch, serve
 from geartrain.server import ServeOptions
 from tests.support.manifests import InvalidManifestError, check
 from tools.make_deploy import ROOT, files, printed
@@ -114,7 +114,8 @@ def test_what_is_missing_is_noticed(name: str, path: tuple[str, ...]) -> None:
         check(document, VERSIONS[-1])
 
 
-SERVING: Final = [name for name in FILES if list(containers(read(name)))]
+JOB: Final = "kubernetes/batch.yaml"
+SERVING: Final = [name for name in FILES if list(containers(read(name))) and name != JOB]
 
 
 @pytest.mark.parametrize("name", SERVING)
@@ -141,6 +142,81 @@ def test_options_probes_and_rights_fit_the_server(name: str) -> None:
     ends = float(options["drain_delay"] + options["shutdown_grace"] + ServeOptions.webhooks.grace)
     assert all(each > ends for each in grace)
     assert grace or "runtime" in name, "KServe has it in the service"
+
+
+def test_a_job_runs_each_share_once() -> None:
+    spec = read(JOB)["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 32, 8)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never", "`backoffLimitPerIndex` takes nothing else"
+    [container] = containers(spec)
+    assert container["command"][:2] == ["geartrain", "batch"]
+    words = [*container["command"][2:], *container["args"]]
+    options = typer.main.get_command(batch.app).make_context("batch", words).params
+    assert (options["model"], options["source"], options["output"]) == (
+        *("/models", "/data/digits.parquet", "/data/answers"),
+    )
+    assert (options["part"], options["resume"]) == ("$(JOB_COMPLETION_INDEX)/32", True)
+    rights = container["securityContext"]
+    assert rights["readOnlyRootFilesystem"]
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert {each["mountPath"] for each in container["volumeMounts"]} == {"/data", "/tmp", "/dev/shm"}  # noqa: S108
+    [claim] = values(spec, "persistentVolumeClaim")
+    assert claim == {"claimName": "data"}
+    server = read("kubernetes/service.yaml")["spec"]["selector"]
+    assert spec["template"]["metadata"]["labels"] != server
+
+
+def test_a_job_of_a_model_in_a_folder_with_its_options() -> None:
+    words = (
+        "--batch",
+        "s3://bucket/in.jsonl",
+        "-o",
+        "/data/out.jsonl",
+        "--data",
+        "pvc://claim/deep/er",
+        "--parts",
+        "2",
+    )
+    more = ("--option", "keep=id,name", "--option", "map=text=body", "--option", "no-pickle", "--gpus", "1")
+    [job] = yaml.safe_load_all(printed("kubernetes", *MODELS, "--namespace", "team", *words, *more))
+    check(job, VERSIONS[-1])
+    assert (job["metadata"]["namespace"], job["metadata"]["name"]) == ("team", "digits-batch")
+    [container] = containers(job["spec"])
+    assert container["args"][3:] == ["--keep=id,name", "--map=text=body", "--no-pickle"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert job["spec"]["parallelism"] == 2
+    assert list(values(job, "subPath")) == ["deep/er"]
+
+
+BATCH: Final = ("kubernetes", *MODELS, "--batch", "/data/in", "-o", "/data/out", "--data", "pvc://claim")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*BATCH, "--batch", "in.jsonl"), "the pods have no in.jsonl; write a path below /data"),
+        ((*BATCH, "-o", "out"), "'out' would end with its pod; write a path below /data"),
+        (
+            (*BATCH, "--data", "gs://bucket"),
+            "--data: Kubernetes itself mounts nothing from 'gs://bucket'; write pvc://",
+        ),
+        (BATCH[:-2], "--data: Kubernetes itself mounts nothing from ''; write pvc://CLAIM/PATH"),
+        ((*BATCH, "--option", "kep=id"), "--option: No such option: --kep"),
+        ((*BATCH, "--option", "errors=all"), "--errors"),
+        ((*BATCH, "--option", "part=0/2"), "--option: the Job sets --part itself"),
+        ((*BATCH, "--replicas", "2"), "at most --max-replicas pods at once"),
+        ((*BATCH, "--autoscaler", "keda"), "at most --max-replicas pods at once"),
+        (("kubernetes", "examples", *BATCH[2:], "--name", "all"), "--batch runs one model, and there are "),
+        (("kubernetes", *MODELS, "-o", "/data/out"), "--output is for a Job: write --batch IN as well"),
+        (("kubernetes", *MODELS, "--data", "pvc://claim"), "--data is for a Job: write --batch IN as well"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        printed(*words)
+    assert message in capsys.readouterr().err
 
 
 def values(value: Any, key: str) -> Iterator[Any]:

@@ -65,6 +65,7 @@ TORCHSERVE: Final = BodiesApi(
 )
 HUGGINGFACE: Final = BodiesApi("huggingface", statuses={**_BAD_INPUT, Code.RUN_FAILED: _BAD})
 LITSERVE: Final = BodiesApi("litserve", statuses=_BAD_INPUT, fault=_detail)
+TRUSS: Final = BodiesApi("truss", statuses=_BAD_INPUT)
 AZURE: Final = BodiesApi("azure", statuses=_BAD_INPUT)
 
 
@@ -135,6 +136,13 @@ class ForeignEndpoints:
         """`/predict` and `/health` of LitServe."""
         yield self._post("/predict", PLAIN, LITSERVE)
         yield self._ping("/health", LITSERVE)
+
+    def truss(self) -> Iterator[Route]:
+        """The paths of a Truss, whose model is called `model`."""
+        for path in ("/predict", "/v1/models/model:predict"):
+            yield self._post(path, PLAIN, TRUSS)
+        for path in ("/v1/models/model", "/v1/models/model/loaded"):
+            yield self._ping(path, TRUSS, {})
 
     def azure(self) -> Iterator[Route]:
         """`/score` of Azure ML's inference server."""
@@ -207,6 +215,7 @@ def with_foreign(
         "huggingface": endpoints.huggingface,
         "litserve": endpoints.litserve,
         "azure": endpoints.azure,
+        "truss": endpoints.truss,
     }
     for name in filter(None, apis.split(",")):
         for route in makers[name.strip()]():

@@ -286,7 +286,9 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "kserve", "mlserver"})
+SCRIPTS: Final = frozenset(
+    {"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "truss", "kserve", "mlserver"}
+)
 """The backends of scripts that were written for other servers."""
 
 

@@ -181,11 +181,14 @@ def _as_function(method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def load_module(file: str, root: Path) -> tuple[ModuleType, str]:
-    """Import a file in `root`, which comes first on `sys.path`; return it and its name. Raises `LoadError`."""
+def load_module(location: str, root: Path) -> tuple[ModuleType, str]:
+    """Import a file in `root`, which comes first on `sys.path`, or a module; return it and its file.
+
+    Raises `LoadError`.
+    """
     _make_first(root)
-    module = _import(file, root)
-    return module, relative(getattr(module, "__file__", None) or file, root)
+    module = _import(location, root)
+    return module, relative(vars(module).get("__file__") or location, root)
 
 
 def load_object(

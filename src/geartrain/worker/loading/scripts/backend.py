@@ -42,6 +42,12 @@ def _torchserve() -> type[Script]:
     return TorchServeHandler
 
 
+def _truss() -> type[Script]:
+    from geartrain.worker.loading.scripts.truss import TrussModel
+
+    return TrussModel
+
+
 def _kserve() -> type[Script]:
     from geartrain.worker.loading.scripts.kserve import KServeScript
 
@@ -60,6 +66,7 @@ _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "azureml": _azure,
     "litserve": _litserve,
     "torchserve": _torchserve,
+    "truss": _truss,
     "kserve": _kserve,
     "mlserver": _mlserver,
 }
@@ -75,8 +82,7 @@ def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     except ValueError as error:
         raise LoadError(f"{path.name}: {error}") from error
     kind.prepare(place)
-    found = kind.imported(place)
-    module, where = load_module(place.file.name, place.file.parent) if found is None else (found, found.__name__)
+    module, where = load_module(*kind.reference(place))
     try:
         script = kind(module, place, choice.options)
     except ValueError as error:

@@ -53,9 +53,9 @@ class Script:
         """Set variables, and put modules in place, before the script is imported."""
 
     @classmethod
-    def imported(cls, _place: Place) -> ModuleType | None:
-        """Import the module of a script that lies in no file of its own; None for any other one."""
-        return None
+    def reference(cls, place: Place) -> tuple[str, Path]:
+        """Return the file or the module to import, and the folder that comes first on `sys.path`."""
+        return place.file.name, place.file.parent
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """`options` are the `parameters` of geartrain.yaml. Raises `ValueError` for a script that cannot be served."""

@@ -6,7 +6,6 @@ The real package is used where it is installed, but for its context and for what
 from __future__ import annotations
 
 import atexit
-import importlib
 import io
 import json
 import os
@@ -88,11 +87,9 @@ class TorchServeHandler(Script):
         return Place(file, path)
 
     @classmethod
-    def prepare(cls, place: Place) -> None:
-        """Put the folder of the model in the path, and `ts` in place where it is not installed."""
+    def prepare(cls, _place: Place) -> None:
+        """Put `ts` in place where it is not installed."""
         no_servers()
-        if not place.file.is_file():
-            sys.path.insert(0, str(place.folder))
         own = names.__name__
         torch = "geartrain.worker.loading.scripts.torch_handlers"
         plain_modules = ("ts", "ts.context", "ts.utils.util", "ts.handler_utils.timer", "ts.handler_utils.utils")
@@ -105,11 +102,11 @@ class TorchServeHandler(Script):
             after_import(module, _send_here)
 
     @classmethod
-    def imported(cls, place: Place) -> ModuleType | None:
-        """Import one of TorchServe's own handlers; None for a file."""
+    def reference(cls, place: Place) -> tuple[str, Path]:
+        """Return the file of the handler, or the module of one of TorchServe's own."""
         if place.file.is_file():
-            return None
-        return importlib.import_module(f"ts.torch_handler.{place.file.stem}")
+            return super().reference(place)
+        return f"ts.torch_handler.{place.file.stem}", place.folder
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a module without a handler."""

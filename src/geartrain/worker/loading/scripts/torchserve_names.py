@@ -220,10 +220,12 @@ class Context:
         self.request_processor[idx].add_response_property(key, value)
 
 
-def send_intermediate_predict_response(
-    ret: list[Any], _req_id_map: Any, _message: str, _code: int, context: Context
-) -> None:
-    """Send the next piece of each answer. Raises `RuntimeError` for a call that is not under way."""
+def send_intermediate_predict_response(ret: list[Any], *others: Any, **named: Any) -> None:
+    """Send the next piece of each answer. Raises `RuntimeError` for a call that is not under way.
+
+    `others` are the ids of the requests, a message, a code and the context.
+    """
+    context: Context = named.get("context") or others[3]
     if context.send is None:
         raise RuntimeError("send_intermediate_predict_response() is called by handle(), for one request at a time")
     context.send(ret)
