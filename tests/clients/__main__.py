@@ -43,7 +43,11 @@ _CLIENTS: Final = {
     "openai-2": ("openai", "litellm", "llama_index", "page"),
     "instructor": ("openai", "instructor"),
 }
-_PACKAGES: Final = {"litserve": "tests/server/test_litserve.py"}
+_PACKAGES: Final = {
+    "litserve": "tests/server/test_litserve.py",
+    "mlflow": "tests/server/test_mlflow.py",
+    "mlserver": "tests/server/test_mlserver_runtimes.py",
+}
 _NODE_CLIENTS: Final = ("openai-6", "openai-7")
 
 

@@ -23,6 +23,8 @@ _U: Final = "http://127.0.0.1:5077/predictions"
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
     **{(f"docs/migrate-{guide}.md", ""): _GUIDES for guide in GUIDES},
     ("docs/migrate-clouds.md", ""): "the model is the reader's own; tests/server/test_scripts.py serves and asks some",
+    ("docs/migrate-kserve.md", ""): "the script is the reader's own; tests/server/test_kserve_scripts.py serves some",
+    ("docs/migrate-mlflow.md", ""): "the model is the reader's own; tests/server/test_mlflow.py saves and serves some",
     ("docs/migrate-torchserve.md", ""): "the model is the reader's own; tests/server/test_torchserve.py serves some",
     ("docs/migrate-truss.md", ""): "the model is the reader's own; tests/server/test_truss.py serves some",
     ("docs/store.md", "geartrain serve"): "its file is in a folder of the system; the next commands have one here",

@@ -48,6 +48,16 @@ ECHO = """
         yield b"begin"
         raise RuntimeError("broken off")
 """
+EITHER = """
+    import geartrain
+    from geartrain import Request, Response, Tensors
+
+    class Runner(geartrain.BaseRunner):
+        def run(self, request: Request | Tensors) -> Response | Tensors:
+            if isinstance(request, Tensors):
+                return Tensors({f"{name}_doubled": array * 2 for name, array in request.items()})
+            return Response(b"body " + request.body, request.content_type, headers={"x-kind": "body"})
+"""
 BATCHED = """
     import geartrain
     from geartrain import ItemError, Request, Response, batch_item, batched
@@ -287,3 +297,23 @@ async def test_ordinary_models_take_bodies_too(serve: Serve) -> None:
         assert (await post("/invoke", content=b"{", headers={"content-type": "application/json"})).status_code == 400
         large = "x" * 300_000
         assert (await post("/invoke", json={"text": large})).json() == large
+
+
+async def test_requests_and_tensors_in_one_model(serve: Serve) -> None:
+    async with serve(EITHER) as server:
+        answer = await server.client.post("/invoke", content=b"abc", headers={"content-type": "text/x-own"})
+        assert (answer.text, answer.headers["content-type"], answer.headers["x-kind"]) == (
+            "body abc",
+            "text/x-own",
+            "body",
+        )
+        path = f"/v2/models/{server.deployment.name}/infer"
+        for name in ("x", "body", "path"):  # parts of a request are names of tensors, too
+            tensor = {"name": name, "datatype": "INT64", "shape": [2], "data": [1, 2]}
+            answer = await server.client.post(path, json={"inputs": [tensor], "id": "7"})
+            assert answer.json()["outputs"] == [{**tensor, "name": f"{name}_doubled", "data": [2, 4]}]
+        output = (await server.predict({"tensors": {"x": [1.5]}}))["output"]
+        assert output == {"x_doubled": {"datatype": "FP64", "shape": [1], "data": [3.0]}}
+        assert (await server.predict({"body": "abc"}))["output"] == "body abc"
+        metadata = (await server.client.get(f"/v2/models/{server.deployment.name}")).json()
+        assert metadata["inputs"] == metadata["outputs"] == []

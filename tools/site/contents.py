@@ -31,7 +31,19 @@ class Section(NamedTuple):
 
 
 HOME: Final = "index"
-_GUIDES: Final = ("cog", "triton", "mlserver", "clouds", "litserve", "torchserve", "truss", "bentoml", "fastapi")
+_GUIDES: Final = (
+    "cog",
+    "triton",
+    "mlserver",
+    "clouds",
+    "kserve",
+    "mlflow",
+    "litserve",
+    "torchserve",
+    "truss",
+    "bentoml",
+    "fastapi",
+)
 
 SECTIONS: Final = (
     Section(

@@ -78,7 +78,7 @@ def make_request(members: _Members, signature: Signature, view: TensorView) -> G
     """Create the request of a body whose members have been read."""
     own_id = _read_id(members.get("id"))
     _check_outputs(view)
-    is_open = signature.contract == "tensors"
+    is_open = signature.takes_tensors
     if is_open:
         signature = _with_tensors(signature, view)
     given, parameters = _sort_members(members, signature)

@@ -32,6 +32,7 @@ class InputParameters(msgspec.Struct, frozen=True):
     shared_memory_region: str | msgspec.UnsetType | None = msgspec.UNSET
     shared_memory_offset: _Size | None = 0
     shared_memory_byte_size: _Size | msgspec.UnsetType | None = msgspec.UNSET
+    content_type: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class OutputParameters(msgspec.Struct, frozen=True):

@@ -219,7 +219,16 @@ def assemble(
     else:
         names = None
         forms = OutputForms(binary=True) if taken.binary else ALL_JSON
-    return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), forms
+    own_id = request.id or ""
+    return InferRequest(inputs, own_id, taken.own, names, taken.schedule, _content_types(request.inputs)), forms
+
+
+def _content_types(inputs: Sequence[InputJson]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in inputs:
+        if one.parameters and isinstance(one.parameters.content_type, str):
+            found[one.name] = one.parameters.content_type
+    return found
 
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:

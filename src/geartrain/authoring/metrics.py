@@ -95,6 +95,10 @@ class Registry:
         self.on_definition()
         return known
 
+    def known(self, name: str) -> Metric | None:
+        """Return the metric of a name; None if it has not been defined."""
+        return self._metrics.get(name)
+
     @property
     def has_metrics(self) -> bool:
         """True if there are any."""

@@ -160,6 +160,7 @@ class Tensors(dict[str, Any]):
         parameters: those of the request.
         requested: the names of the outputs that the client asks for, in its order; None for all of them.
         datatypes: the datatypes of the protocol by name, such as `FP32`, as they were sent.
+        content_types: the `content_type` in the parameters of single inputs, by name.
         id: the one that the client gave the request; empty without one.
     """
 
@@ -170,12 +171,14 @@ class Tensors(dict[str, Any]):
         parameters: Mapping[str, Any] | None = None,
         requested: Iterable[str] | None = None,
         datatypes: Mapping[str, str] | None = None,
+        content_types: Mapping[str, str] | None = None,
         id: str = "",  # noqa: A002 - as the protocol calls it
     ) -> None:
         super().__init__(tensors or {})
         self.parameters: dict[str, Any] = dict(parameters or {})
         self.requested = None if requested is None else tuple(requested)
         self.datatypes: dict[str, str] = dict(datatypes or {})
+        self.content_types: dict[str, str] = dict(content_types or {})
         self.id = id
 
     def __repr__(self) -> str:

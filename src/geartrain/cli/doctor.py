@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -42,7 +42,7 @@ from geartrain.project.variables import PREDICT_STUB, resolve
 if TYPE_CHECKING:
     from geartrain.domain.predictions.calls import WorkerInfo
     from geartrain.domain.signature.pipeline import Pipeline, Step
-    from geartrain.domain.signature.types import Signature
+    from geartrain.domain.signature.types import DeclaredTensor, Signature
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
@@ -340,13 +340,15 @@ def _not_loaded(reason: str, printed: str) -> Finding:
 def _summary(signature: Signature) -> str:
     names = [f"{field.name}: {field.type.kind}" for field in signature.inputs]
     mode = {"value": "", "iterator": "iterator of ", "concatenate": "streamed "}[signature.output.mode]
+    if signature.takes_request:
+        return f"it takes whole requests{f', and {_tensors(signature.open_inputs)}' if signature.takes_tensors else ''}"
     if signature.open_inputs or signature.open_outputs:
-        takes, gives = (
-            ", ".join(f"{each.name}: {each.datatype} {list(each.shape)}" for each in tensors) or "any tensors"
-            for tensors in (signature.open_inputs, signature.open_outputs)
-        )
-        return f"it takes {takes} and gives {mode}{gives}"
+        return f"it takes {_tensors(signature.open_inputs)} and gives {mode}{_tensors(signature.open_outputs)}"
     return f"it takes {', '.join(names) or 'nothing'} and gives {mode}{signature.output.type.kind}"
+
+
+def _tensors(declared: Sequence[DeclaredTensor]) -> str:
+    return ", ".join(f"{each.name}: {each.datatype} {list(each.shape)}" for each in declared) or "any tensors"
 
 
 @contextlib.contextmanager

@@ -339,11 +339,15 @@ def _parsed(where: str, line: str, findings: list[Finding]) -> Iterator[Found]:
         yield where, requirement
 
 
+_PARTS: Final = {"mlflow": "mlflow-skinny"}
+"""Packages that have all of another one that a model needs."""
+
+
 def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return None
+        return _installed(_PARTS[name]) if name in _PARTS else None
 
 
 def _fits(requirement: Requirement, version: str) -> bool:

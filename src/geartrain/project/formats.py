@@ -84,6 +84,9 @@ def is_triton_python(path: Path) -> bool:
     return _defines(path, rb"class\s+TritonPythonModel\b")
 
 
+MLFLOW: Final = "mlflow"
+MLSERVER: Final = "mlserver"
+"""The backend of classes that `model-settings.json` of MLServer names."""
 SCRIPT_APIS: Final[Mapping[str, str]] = {
     "sagemaker": "sagemaker",
     "huggingface": "huggingface",
@@ -91,9 +94,11 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     "litserve": "litserve",
     "torchserve": "torchserve",
     "truss": "truss",
+    "kserve": "kserve",
+    MLFLOW: MLFLOW,
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
-SCRIPTS: Final = tuple(SCRIPT_APIS)
+SCRIPTS: Final = tuple(name for name in SCRIPT_APIS if name != MLFLOW)
 SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "sagemaker": "a script for SageMaker",
     "huggingface": "a handler of Hugging Face",
@@ -101,8 +106,12 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "litserve": "a file for LitServe",
     "torchserve": "a handler of TorchServe",
     "truss": "a Truss",
+    "kserve": "a model for KServe",
+    MLFLOW: "a model of MLflow",
+    MLSERVER: "a runtime for MLServer",
 }
 """Their names for people."""
+KSERVE: Final = "kserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 CODE_FOLDER: Final = "code"  # of a model of SageMaker
@@ -155,6 +164,18 @@ def is_truss(folder: Path) -> bool:
 def makes_server(path: Path) -> bool:
     """True if a file of Python makes a server of LitServe: it comes before those with its classes."""
     return _defines(path, rb".*\bLitServer\s*\(")
+
+
+def is_mlflow(folder: Path) -> bool:
+    """True if a folder is a model of MLflow."""
+    return _defines(folder / "MLmodel", rb"flavors:")
+
+
+def is_kserve(path: Path) -> bool:
+    """True if a file of Python has a class for KServe."""
+    if not _defines(path, rb"\s*(import|from)\s+kserve\b"):
+        return False
+    return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b")
 
 
 def _defines(path: Path, pattern: bytes) -> bool:
@@ -266,6 +287,13 @@ FORMATS: Final = (
         is_one=is_saved_model,
         is_folder=True,
     ),
+    Format(
+        backend=MLFLOW,
+        platforms=(MLFLOW,),
+        is_one=is_mlflow,
+        is_folder=True,
+        runs_code=lambda _folder: True,
+    ),
     Format(backend=TRITON_PYTHON, platforms=(TRITON_PYTHON,), names=("model.py",), is_one=is_triton_python),
     Format(backend="sagemaker", platforms=("sagemaker",), names=("inference.py",), is_one=is_sagemaker),
     Format(backend="sagemaker", platforms=("sagemaker",), is_one=has_sagemaker, is_folder=True),
@@ -276,6 +304,8 @@ FORMATS: Final = (
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
     Format(backend="truss", platforms=("truss",), is_one=is_truss, is_folder=True),
+    Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
+    Format(backend=MLSERVER, platforms=(MLSERVER,)),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),

@@ -103,7 +103,11 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def backend_options(self) -> dict[str, Any]:
-        """The options for the worker's backend: those of the settings, and what a class of Triton asks for."""
+        """The options for the worker's backend: those of the settings, and what a class of Triton or KServe needs."""
+        if self.backend == formats.KSERVE:
+            return {"model_name": self.name, **self.options}
+        if self.backend == formats.MLSERVER:
+            return {"name": self.name, **self.options}
         if self.backend != formats.TRITON_PYTHON:
             return dict(self.options)
         is_version = self.root.name.isdecimal()

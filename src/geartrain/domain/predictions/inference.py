@@ -37,13 +37,17 @@ NO_SCHEDULE: Final = SchedulePolicy()  # of a request that says nothing of it
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """Inference that a client requests. `outputs` None means all of them."""
+    """Inference that a client requests. `outputs` None means all of them.
+
+    `content_types` are the parameters of this name of single inputs, for models that take any tensors.
+    """
 
     inputs: tuple[Tensor, ...]
     id: str = ""
     parameters: Parameters = {}
     outputs: tuple[str, ...] | None = None
     schedule: SchedulePolicy = NO_SCHEDULE
+    content_types: dict[str, str] = {}
 
 
 class InferResponse(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ def limit(number: float) -> float | int:
 
 def type_schema(spec: TypeSpec) -> JsonObject:
     """The schema of a type, without the title that its place gives it."""
-    if spec.form in {"body", "response"}:
+    if spec.form in {"body", "response", "any"}:
         return {"description": "Any JSON value; text stands for itself."}
     if spec.kind == "array":
         schema: JsonObject = {"type": "array", "items": type_schema(spec.items) if spec.items is not None else {}}

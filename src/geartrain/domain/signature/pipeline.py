@@ -144,8 +144,8 @@ def make_plan(pipeline: Pipeline, signatures: Sequence[Signature]) -> Plan:
 def _declared(pipeline: Pipeline, index: int, signature: Signature) -> Signature:
     """Return the signature of a step with the tensors that its model declares. Raises `PipelineError` for none."""
     for what, is_open, tensors in (
-        ("takes", signature.contract == "tensors", signature.open_inputs),
-        ("gives", signature.output.type.form == "tensors", signature.open_outputs),
+        ("takes", signature.takes_tensors, signature.open_inputs),
+        ("gives", signature.gives_tensors, signature.open_outputs),
     ):
         if is_open and not tensors:
             fix = "a step needs their names; declare them in the configuration of the model"
@@ -156,11 +156,11 @@ def _declared(pipeline: Pipeline, index: int, signature: Signature) -> Signature
 def with_declared(signature: Signature) -> Signature:
     """Return a signature in which the tensors that a model of any tensors declares are its inputs and its output."""
     inputs, output = signature.inputs, signature.output
-    if signature.contract == "tensors":
+    if signature.takes_tensors:
         inputs = tuple(
             InputField(each.name, _type_of(each), required=not each.optional) for each in signature.open_inputs
         )
-    if output.type.form == "tensors":
+    if signature.gives_tensors:
         fields = tuple(RecordField(each.name, _type_of(each)) for each in signature.open_outputs)
         output = OutputSpec(TypeSpec("record", fields=fields, title="Output"), output.mode)
     if (inputs, output) == (signature.inputs, signature.output):

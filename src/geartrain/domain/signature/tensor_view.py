@@ -17,7 +17,7 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -58,6 +58,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _CONVERTED: Final = frozenset(ARRAY_NAMES) - {"BF16"}  # which numpy does not have
+
+
+NO_TYPES: Final[Mapping[str, str]] = {}
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -237,7 +240,14 @@ class TensorView:
         """True if a run gives one tensor, and nothing else."""
         return self._out.is_one_tensor and not self.streams
 
-    def with_request(self, json: bytes, names: Sequence[str] | None, own_id: str) -> bytes:  # noqa: ARG002 - see `OpenView`
+    def with_request(  # see `OpenView`
+        self,
+        json: bytes,
+        names: Sequence[str] | None,  # noqa: ARG002
+        own_id: str,  # noqa: ARG002
+        *,
+        content_types: Mapping[str, str] = NO_TYPES,  # noqa: ARG002
+    ) -> bytes:
         """Return the input of a model that receives the names of the requested outputs and the id too."""
         return json
 
@@ -456,7 +466,7 @@ def _of_stream(spec: TensorSpec) -> TensorSpec:
 
 def view_of(signature: Signature) -> TensorView:
     """Return a model's inputs and outputs as tensors."""
-    if signature.contract == "tensors" or signature.output.type.form == "tensors":
+    if signature.takes_tensors or signature.gives_tensors:
         return OpenView(signature)
     return AnyInputView(signature) if signature.takes_any else TensorView(signature)
 
@@ -465,8 +475,8 @@ class OpenView(TensorView):
     """A view of a model that takes, or gives, tensors of any names. Those that it declares are checked."""
 
     def __init__(self, signature: Signature) -> None:
-        self._takes_any = signature.contract == "tensors"
-        self._gives_any = signature.output.type.form == "tensors"
+        self._takes_any = signature.takes_tensors
+        self._gives_any = signature.gives_tensors
         super().__init__(replace(signature, inputs=()) if self._takes_any else signature)
         self._parts = frozenset(field.name for field in signature.inputs)
         if self._takes_any:
@@ -523,11 +533,15 @@ class OpenView(TensorView):
         found = tuple(passed) if "tensors" in values else self.bind(passed).tensors
         return _encode(values), found
 
-    def with_request(self, json: bytes, names: Sequence[str] | None, own_id: str) -> bytes:
-        """Return the input of the model, with the names of the requested outputs and the id of the request."""
-        if not self._takes_any or (names is None and not own_id):
+    def with_request(
+        self, json: bytes, names: Sequence[str] | None, own_id: str, *, content_types: Mapping[str, str] = NO_TYPES
+    ) -> bytes:
+        """Return the input of the model, with the names of the outputs, the id and the content types of a request."""
+        if not self._takes_any or (names is None and not own_id and not content_types):
             return json
         parts: dict[str, Any] = {} if names is None else {"outputs": list(names)}
+        if content_types:
+            parts["content_types"] = content_types
         return _encode({**parts, "id": own_id} if own_id else parts)
 
     def check_requested(self, names: Sequence[str]) -> None:

@@ -31,8 +31,8 @@ Kind = Literal[
 ]
 
 OutputMode = Literal["value", "iterator", "concatenate"]
-Form = Literal["", "body", "response", "tensors"]
-Contract = Literal["", "request", "tensors"]
+Form = Literal["", "body", "response", "tensors", "any"]
+Contract = Literal["", "request", "tensors", "any"]
 
 
 class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,6 +140,26 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     open_inputs: tuple[DeclaredTensor, ...] = ()  # of a model that takes any tensors: those that it declares
     open_outputs: tuple[DeclaredTensor, ...] = ()
 
+    @property
+    def takes_request(self) -> bool:
+        """True if `run()` takes a request as it came."""
+        return self.contract in {"request", "any"}
+
+    @property
+    def takes_tensors(self) -> bool:
+        """True if `run()` takes tensors of any names."""
+        return self.contract in {"tensors", "any"}
+
+    @property
+    def gives_response(self) -> bool:
+        """True if `run()` may return a whole response."""
+        return self.output.type.form in {"response", "any"}
+
+    @property
+    def gives_tensors(self) -> bool:
+        """True if `run()` may return tensors of any names."""
+        return self.output.type.form in {"tensors", "any"}
+
 
 BODY: Final = TypeSpec("tensor", nullable=True, datatype="BYTES", shape=(1,), form="body")
 """The body of a request: one element of BYTES, or any value in JSON."""
@@ -158,6 +178,9 @@ RESPONSE: Final = TypeSpec(
 """A whole response. `headers` are pairs. Of the pieces of a stream, the first one alone has more than a body."""
 
 ANY_TENSORS: Final = TypeSpec("object", form="tensors", anything=True)
+
+ANY_ANSWER: Final = TypeSpec("object", form="any", anything=True)
+"""A whole response to a whole request, or tensors to tensors."""
 
 
 def nested_array(kind: TypeSpec) -> NestedArray:

@@ -17,6 +17,7 @@ from geartrain.domain.tensors.tensor import DATATYPES, VARIABLE
 from geartrain.domain.versions import is_version
 from geartrain.project.config import kind_of, read_text
 from geartrain.project.errors import ProjectError
+from geartrain.project.formats import MLSERVER
 from geartrain.project.settings import MLSERVER_NAME, Settings
 
 SERVER_NAME: Final = "settings.json"
@@ -48,6 +49,8 @@ _PARAMETERS: Final = {
     "extra": "the runtime has no further settings",
     "format": "the file says it itself",
 }
+_OF_CLASSES: Final = ("extra", "format")
+"""Keys of `parameters` that a class of one's own reads."""
 _SERVER: Final = {
     "host": "use --host",
     "http_port": "use --port",
@@ -102,6 +105,9 @@ def read_mlserver(folder: pathlib.Path, root: pathlib.Path | None = None) -> Set
 def _settings(
     folder: pathlib.Path, document: Mapping[str, Any], parameters: Mapping[str, Any], *, server: Mapping[str, Any]
 ) -> Settings:
+    own = _own_runtime(folder, document)
+    if own is not None:
+        return _own_settings(document, parameters, own, server=server)
     backend, usual = _runtime(document)
     inputs, remarks = _inputs(document, backend)
     if _text(parameters, "content_type") == _FRAME and not inputs:
@@ -117,6 +123,42 @@ def _settings(
             origin=MLSERVER_NAME, columns=backend in _TABULAR, takes_any=backend in _TABULAR and not inputs
         ),
         batching=_batching(document),
+        replicas=_replicas(document, server),
+        remarks=tuple(f"{MLSERVER_NAME}: {sentence}" for sentence in remarks),
+    )
+
+
+class _Own(NamedTuple):
+    """A class beside the settings: its file, relative to their folder, and its name."""
+
+    file: str
+    name: str
+
+
+def _own_runtime(folder: pathlib.Path, document: Mapping[str, Any]) -> _Own | None:
+    """Return the class that `implementation` names, if its module lies in the folder."""
+    module, _, name = _text(document, "implementation").rpartition(".")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        return None
+    path = pathlib.PurePath(*module.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if (folder / file).is_file():
+            return _Own(str(file), name)
+    return None
+
+
+def _own_settings(
+    document: Mapping[str, Any], parameters: Mapping[str, Any], own: _Own, *, server: Mapping[str, Any]
+) -> Settings:
+    """Return the settings of a class: it gets the whole document."""
+    remarks = list(_passed_over(document, {**parameters, **dict.fromkeys(_OF_CLASSES)}, server, is_own=True))
+    if _batching(document) is not None:
+        remarks.append("`max_batch_size` is passed over: a class gets one request at a time")
+    return Settings(
+        origin=MLSERVER_NAME,
+        backend=MLSERVER,
+        file=own.file,
+        parameters={"class": own.name, "settings": dict(document)},
         replicas=_replicas(document, server),
         remarks=tuple(f"{MLSERVER_NAME}: {sentence}" for sentence in remarks),
     )
@@ -155,8 +197,8 @@ def _runtime(document: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     if module not in _RUNTIMES:
         known = ", ".join(_RUNTIMES)
         raise ProjectError(
-            f"`implementation` is {implementation}, which is not served: there are {known}; write a run.py with a "
-            "class Runner for a runtime of your own"
+            f"`implementation` is {implementation}, which is not served: there are {known}; a class of your own "
+            "lies beside the settings, such as runtime.py for runtime.Mine"
         )
     return _RUNTIMES[module]
 
@@ -233,8 +275,9 @@ def _replicas(document: Mapping[str, Any], server: Mapping[str, Any]) -> int | N
 
 
 def _passed_over(
-    document: Mapping[str, Any], parameters: Mapping[str, Any], server: Mapping[str, Any]
+    document: Mapping[str, Any], parameters: Mapping[str, Any], server: Mapping[str, Any], *, is_own: bool = False
 ) -> Iterator[str]:
+    """Tell of the keys without an effect; a class reads others itself."""
     for key, why in _REMARKS.items():
         if document.get(key):
             yield f"`{key}` is passed over: {why}"
@@ -242,7 +285,7 @@ def _passed_over(
         if parameters.get(key):
             yield f"`parameters.{key}` is passed over: {why}"
     known = {"uri", "version", "content_type", *_PARAMETERS}
-    for key in parameters.keys() - known:
+    for key in () if is_own else parameters.keys() - known:
         yield f"`parameters.{key}` is passed over"
     for key in document.keys() - _DOCUMENT:
         yield f"`{key}` is not known, and passed over"

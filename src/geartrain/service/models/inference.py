@@ -40,7 +40,7 @@ def create_bound(
     if request.outputs is not None:
         view.check_requested(request.outputs)
     tensors = bound.tensors if view.has_tensors else None
-    values = view.with_request(bound.json, request.outputs, request.id)
+    values = view.with_request(bound.json, request.outputs, request.id, content_types=request.content_types)
     return create_from_json(deployment, values, request, origin=origin, tensors=tensors, checked=checked)
 
 

@@ -84,14 +84,14 @@ class BodyExchange(RunExchange):
         """Return the inputs of a small body; a whole request goes as it is."""
         deployment = self._find()
         signature = deployment.interface.signature
-        if signature.contract == "request":
+        if signature.takes_request:
             return body
         return self._contract.form.read(bytes(body), self._whole.content_type, signature)
 
     async def prepare(self, body: Body) -> Any:
         """Read a large body in a thread."""
         deployment = self._find()
-        if deployment.interface.signature.contract == "request":
+        if deployment.interface.signature.takes_request:
             return body
         return await read_aside(self.read, body)
 
@@ -116,7 +116,7 @@ class BodyExchange(RunExchange):
             self._on_leave = self._forsake_all
             return
         deployment = self._deployment
-        if deployment is None or deployment.interface.signature.output.type.form != "response":
+        if deployment is None or not deployment.interface.signature.gives_response:
             super().follow(prediction)
             return
         self._prediction = prediction
@@ -163,7 +163,7 @@ class BodyExchange(RunExchange):
 
     def _create(self, deployment: Deployment, values: bytes, *, body: Body | None = None) -> Prediction:
         signature = deployment.interface.signature
-        gives_response = signature.output.type.form == "response"
+        gives_response = signature.gives_response
         tensors = (bodies.body_tensor(body),) if body is not None else () if gives_response else None
         prediction = deployment.create(
             NewPrediction(

@@ -6,9 +6,12 @@ as that server reads it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from importlib import metadata
 from typing import Any, Final
 
 import msgspec
@@ -66,6 +69,15 @@ TRUSS: Final = BodiesApi("truss", statuses=_BAD_INPUT)
 AZURE: Final = BodiesApi("azure", statuses=_BAD_INPUT)
 
 
+@functools.cache
+def _mlflow_version() -> str:
+    """Return the version of MLflow; that of geartrain where it is not installed."""
+    for name in ("mlflow", "mlflow-skinny", "geartrain"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "0"
+
+
 class ForeignEndpoints:
     """The endpoints of one server."""
 
@@ -89,6 +101,11 @@ class ForeignEndpoints:
         """`/invocations`, `/ping`, `/health` and `/version` of MLflow's scoring server."""
         yield from self.sagemaker(MLFLOW)
         yield self._ping("/health", MLFLOW)
+
+        def version(_head: Head, _params: Params) -> Decision:
+            return Answer(HTTPStatus.OK, (_mlflow_version().encode(),))
+
+        yield Route(GET, "/version", version, MLFLOW, "open", subject="none")
 
     def kserve(self) -> Iterator[Route]:
         """Version 1 of KServe's protocol, that of TensorFlow Serving."""
@@ -155,11 +172,16 @@ class ForeignEndpoints:
 
     def _find_verb(self, head: Head, params: Params) -> Deployment:
         name, colon, verb = params["id"].rpartition(":")
-        if not colon or verb != "predict":
-            msg = "explanations are not supported" if verb == "explain" else "the path ends with :predict"
-            raise GeartrainError(Code.UNSUPPORTED if verb == "explain" else Code.NOT_FOUND, f"{params['id']}: {msg}")
+        if not colon or verb not in {"predict", "explain"}:
+            raise GeartrainError(Code.NOT_FOUND, f"{params['id']}: the path ends with :predict, or :explain")
         head.notes.check_model(name)
-        return self._catalogue.find(name)
+        deployment = self._catalogue.find(name)
+        if verb == "explain":
+            deployment.workers.check_ready()
+            if not deployment.interface.signature.takes_request:
+                msg = "only models that take whole requests, such as a kserve.Model, may explain"
+                raise GeartrainError(Code.UNSUPPORTED, f"{params['id']}: {msg}")
+        return deployment
 
     def _list(self, _head: Head, _params: Params) -> Decision:
         names = dict.fromkeys(deployment.name for deployment in self._catalogue.deployments())

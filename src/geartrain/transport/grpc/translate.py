@@ -68,6 +68,7 @@ _SPLIT_FROM: Final = 16_384  # bytes of a message, from which on looking for the
 _MOST_FIELDS: Final = 20 * MAX_INPUTS
 _MOST_REST: Final = 8_388_608  # bytes of names, shapes and parameters
 _CLASSIFICATION: Final = "classification"
+_CONTENT_TYPE: Final = "content_type"
 
 NOWHERE: Final[Mapping[str, Place]] = {}
 
@@ -293,7 +294,13 @@ def read_call(message: Message, fetch: Fetch) -> Call:
     if head.outputs:
         outputs = tuple(output.name for output in head.outputs)
         places = _read_places(head)
-    request = InferRequest(_read_inputs(message, fetch), head.id, wishes.parameters, outputs, wishes.schedule)
+    inputs = _read_inputs(message, fetch)
+    types = {
+        each.name: each.parameters[_CONTENT_TYPE].string_param
+        for each in head.inputs
+        if each.parameters and _CONTENT_TYPE in each.parameters
+    }
+    request = InferRequest(inputs, head.id, wishes.parameters, outputs, wishes.schedule, types)
     return Call(head.model_name, read_version(head.model_version), request, places, wishes.empty_final)
 
 

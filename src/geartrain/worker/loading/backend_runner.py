@@ -286,8 +286,14 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset({"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "truss"})
+SCRIPTS: Final = frozenset(
+    {"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "truss", "kserve", "mlserver"}
+)
 """The backends of scripts that were written for other servers."""
+
+
+MLFLOW: Final = "mlflow"
+"""The backend of folders that MLflow has saved."""
 
 
 def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
@@ -307,6 +313,10 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
         from geartrain.worker.loading.scripts.backend import load_script  # few models need it
 
         return load_script(choice, batching)
+    if choice.name == MLFLOW:
+        from geartrain.worker.loading.scripts.mlflow import load_mlflow  # few models need it
+
+        return load_mlflow(choice, batching)
     path = Path(choice.path)
     try:
         found = backend_class(choice.name)

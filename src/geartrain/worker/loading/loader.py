@@ -374,7 +374,7 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
 
 
 def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
-    if described.signature.output.type.form == "response" and described.batching is None:
+    if described.signature.gives_response and described.batching is None:
         from geartrain.worker.loading.open_signature import in_pieces
 
         run = in_pieces(run)

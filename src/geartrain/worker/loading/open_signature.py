@@ -16,6 +16,7 @@ from geartrain.authoring.scope import current_scope
 from geartrain.domain.data_urls import media_type_of, read_data_url
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.signature.types import (
+    ANY_ANSWER,
     ANY_TENSORS,
     BODY,
     RESPONSE,
@@ -72,7 +73,21 @@ TENSOR_INPUTS: Final = (
         description="The names of the wanted outputs; all without it",
     ),
     InputField("id", _TEXT, required=False, description="The id of the request"),
+    InputField(
+        "content_types",
+        TypeSpec("object", nullable=True),
+        required=False,
+        description="The content types of inputs, by name, for models that decode these by themselves",
+    ),
 )
+
+
+_FIELDS: Final[Mapping[Contract, Sequence[InputField]]] = {
+    "request": REQUEST_INPUTS,
+    "tensors": TENSOR_INPUTS,
+    "any": (*(field for field in REQUEST_INPUTS if field.name != "file"), *TENSOR_INPUTS),
+}
+_REQUEST_NAMES: Final = tuple(field.name for field in REQUEST_INPUTS)
 
 
 class OpenSignature(NamedTuple):
@@ -93,14 +108,15 @@ def read_open(run: Callable[..., Any], *, owner_name: str, settings: Mapping[str
     written = written_parameters(run, owner_name=owner_name)
     kinds = {each.name: _contract(each.annotation, is_batched=is_batched) for each in written}
     contracts = [kind for kind in kinds.values() if kind]
-    output = _read_output(run, owner_name, takes_requests="request" in contracts, is_batched=is_batched)
+    contract: Contract = contracts[0] if contracts else ""
+    output = _read_output(run, owner_name, contract, is_batched=is_batched)
     if not contracts:
         if output is None or is_batched:
             return None
         parameters = read_parameters(run, owner_name=owner_name)
         return OpenSignature(parameters, make_signature(run, parameters, output), None, None)
     if len(kinds) > 1:
-        name = "Request" if "request" in contracts else "Tensors"
+        name = "Tensors" if contract == "tensors" else "Request"
         raise UnsupportedAnnotationError(
             f"{owner_name} takes a geartrain.{name} and other inputs: a whole request is the only parameter of run()"
         )
@@ -117,7 +133,7 @@ def read_open(run: Callable[..., Any], *, owner_name: str, settings: Mapping[str
         of_one = part_of(owner_name) if is_batched else None
         output = read_output(run, owner_name=owner_name, of_one=of_one)
     (name,) = kinds
-    return whole(run, contracts[0], name, output=output, batching=batching)
+    return whole(run, contract, name, output=output, batching=batching)
 
 
 def whole(
@@ -135,7 +151,7 @@ def whole(
     `inputs` and `outputs` are declared tensors, which are checked and shown: for models of other servers. With
     `Batching.by_rows` the first dimension of each is that of the batch, and has the size -1.
     """
-    fields = REQUEST_INPUTS if contract == "request" else TENSOR_INPUTS
+    fields = _FIELDS[contract]
     parameters = tuple(Parameter(field, None, Path if field.type.kind == "path" else None) for field in fields)
     made = make_signature(run, parameters, output)
     signature = Signature(
@@ -147,13 +163,23 @@ def whole(
         open_inputs=tuple(inputs),
         open_outputs=tuple(outputs),
     )
-    compose: Compose = TensorsOf(name) if contract == "tensors" else lambda values, _: {name: _request_of(values)}
-    return OpenSignature(parameters, signature, batching, compose)
+    return OpenSignature(parameters, signature, batching, _compose(contract, name))
+
+
+def _compose(contract: Contract, name: str) -> Compose:
+    if contract == "request":
+        return lambda values, _: {name: _request_of(values)}
+    return EitherOf(name) if contract == "any" else TensorsOf(name)
 
 
 def response_output(*, streams: bool = False) -> OutputSpec:
     """Return the output of a model that returns, or yields, whole responses."""
     return OutputSpec(RESPONSE, "iterator" if streams else "value")
+
+
+def any_output(*, streams: bool = False) -> OutputSpec:
+    """Return the output of a model that answers requests with responses, and tensors with tensors."""
+    return OutputSpec(ANY_ANSWER, "iterator" if streams else "value")
 
 
 def tensors_output(*, streams: bool = False) -> OutputSpec:
@@ -162,20 +188,20 @@ def tensors_output(*, streams: bool = False) -> OutputSpec:
 
 
 def _contract(annotation: Any, *, is_batched: bool) -> Contract:
-    bare, _ = strip(annotation)
-    if is_batched and typing.get_origin(bare) is list:
-        bare, _ = strip(typing.get_args(bare)[0])
-    if not isinstance(bare, type):
-        return ""
-    if issubclass(bare, Request):
-        return "request"
-    return "tensors" if issubclass(bare, Tensors) else ""
+    members = [each for each in _members(annotation, is_batched=is_batched) if isinstance(each, type)]
+    takes_requests, takes_tensors = (any(issubclass(each, kind) for each in members) for kind in (Request, Tensors))
+    if takes_requests:
+        return "any" if takes_tensors else "request"
+    return "tensors" if takes_tensors else ""
 
 
-def _read_output(run: Callable[..., Any], owner: str, *, takes_requests: bool, is_batched: bool) -> OutputSpec | None:
+def _read_output(run: Callable[..., Any], owner: str, contract: Contract, *, is_batched: bool) -> OutputSpec | None:
     """Return the output of a `run()` that returns responses or tensors; None for any other."""
     annotation = return_annotation(run, owner)
     generates = is_generator(run)
+    takes_requests = contract in {"request", "any"}
+    if contract == "any":
+        return any_output(streams=generates)
     if annotation is inspect.Signature.empty:
         return response_output(streams=generates) if takes_requests else None
     mode, element = output_mode(annotation, owner)
@@ -261,6 +287,17 @@ class TensorsOf:
         return {self._name: Tensors(found, parameters=parameters, datatypes=datatypes)}
 
 
+class EitherOf(TensorsOf):
+    """Makes the argument of a `run()` that takes whole requests, and any tensors."""
+
+    def __call__(self, values: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request if one of its own parts is there, and otherwise tensors. Raises `ClientError`."""
+        given = (values.get(name) for name in _REQUEST_NAMES)
+        if any(value is not None and not isinstance(value, Tensor) for value in given):
+            return {self._name: _request_of(values)}
+        return super().__call__(values, parameters)
+
+
 def _array_of(tensor: Tensor) -> Any:
     from geartrain.worker import arrays
 
@@ -283,7 +320,11 @@ def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensor
     requested = values.get("outputs")
     known = {**parameters, **own} if isinstance(own, dict) else parameters
     names = requested if isinstance(requested, list) else None
-    return Tensors(found, parameters=known, requested=names, datatypes=datatypes, id=values.get("id") or "")
+    kinds = values.get("content_types") or {}
+    if not all(isinstance(kind, str) for kind in kinds.values()):
+        raise ClientError("content_types: its values are strings")
+    own_id = values.get("id") or ""
+    return Tensors(found, parameters=known, requested=names, datatypes=datatypes, content_types=kinds, id=own_id)
 
 
 def _array_of_json(name: str, value: Any) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.authoring.requests import BINARY_TYPE, Response, check_response, is_json, media_type_of
+from geartrain.authoring.requests import BINARY_TYPE, Response, Tensors, check_response, is_json, media_type_of
 from geartrain.domain.signature.types import TypeSpec
 from geartrain.domain.tensors.tensor import Tensor, join_bytes
 from geartrain.worker.errors import ClientError, ReportedError
@@ -153,8 +153,30 @@ class OpenOutputs:
         raise ValueError(f"is an array of {kind}, which no protocol has")
 
 
-def open_outputs(kind: TypeSpec, encode: Callable[[Any], bytes]) -> ResponseOutputs | OpenOutputs:
-    """Create the extractor of whole responses, or of any tensors."""
+class AnyOutputs:
+    """Whole responses, and tensors by name: each value says which it is."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        """`encode` makes JSON of the content of a response."""
+        self._responses = ResponseOutputs(encode)
+        self._tensors = OpenOutputs()
+
+    def split(self, value: Any) -> Split:
+        """Return the parts of a response, or the tensors. Raises `OutputError`."""
+        return self._of(value).split(value)
+
+    def plain(self, value: Any) -> Any:
+        """Return a response or tensors as JSON. Raises as the two do."""
+        return self._of(value).plain(value)
+
+    def _of(self, value: Any) -> ResponseOutputs | OpenOutputs:
+        return self._tensors if isinstance(value, Tensors) else self._responses
+
+
+def open_outputs(kind: TypeSpec, encode: Callable[[Any], bytes]) -> ResponseOutputs | OpenOutputs | AnyOutputs:
+    """Create the extractor of whole responses, of any tensors, or of both."""
+    if kind.form == "any":
+        return AnyOutputs(encode)
     return ResponseOutputs(encode) if kind.form == "response" else OpenOutputs()
 
 

@@ -25,7 +25,7 @@ from geartrain.worker.values.output_files import FileCollector, is_file
 from geartrain.worker.values.tensor_outputs import TensorOutputs, tensor_outputs
 
 if TYPE_CHECKING:
-    from geartrain.worker.values.open_outputs import OpenOutputs, ResponseOutputs
+    from geartrain.worker.values.open_outputs import AnyOutputs, OpenOutputs, ResponseOutputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
 
@@ -159,7 +159,7 @@ class OutputEncoder:
         contract.warn(str(found.error(contract, self._verb, shown=False)))
 
 
-def _apart_of(spec: OutputSpec) -> TensorOutputs | ResponseOutputs | OpenOutputs | None:
+def _apart_of(spec: OutputSpec) -> TensorOutputs | ResponseOutputs | OpenOutputs | AnyOutputs | None:
     """Create the extractor of an output's tensors; None if it has none."""
     if not spec.type.form:
         return tensor_outputs(spec)

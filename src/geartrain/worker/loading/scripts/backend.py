@@ -48,6 +48,18 @@ def _truss() -> type[Script]:
     return TrussModel
 
 
+def _kserve() -> type[Script]:
+    from geartrain.worker.loading.scripts.kserve import KServeScript
+
+    return KServeScript
+
+
+def _mlserver() -> type[Script]:
+    from geartrain.worker.loading.scripts.mlserver import MlserverRuntime
+
+    return MlserverRuntime
+
+
 _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "sagemaker": _sagemaker,
     "huggingface": _hugging_face,
@@ -55,6 +67,8 @@ _KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
     "litserve": _litserve,
     "torchserve": _torchserve,
     "truss": _truss,
+    "kserve": _kserve,
+    "mlserver": _mlserver,
 }
 """Imports the class of a backend."""
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 
-def run_main_block(module: ModuleType) -> None:
+def run_main_block(module: ModuleType, arguments: Sequence[str] = ()) -> None:
     """Run such blocks of a module that is imported, as its own server's start would, in its names.
 
-    What starts a server has been replaced before; `sys.argv` has the file alone. `SystemExit` ends a block.
+    What starts a server has been replaced before; `sys.argv` has the file and `arguments`. `SystemExit` ends a block.
     """
     path = str(module.__file__)
     tree = ast.parse(Path(path).read_bytes(), path)
     blocks = [node for node in tree.body if isinstance(node, ast.If) and _asks_for_main(node.test)]
-    arguments = sys.argv
-    sys.argv = [path]
+    before = sys.argv
+    sys.argv = [path, *arguments]
     try:
         with contextlib.suppress(SystemExit):
             for block in blocks:
                 code = compile(ast.Module(block.body, []), path, "exec")
                 exec(code, vars(module))  # noqa: S102 - the author's own code
     finally:
-        sys.argv = arguments
+        sys.argv = before
 
 
 def _asks_for_main(test: ast.expr) -> bool:

@@ -55,6 +55,27 @@ class Secrets(Mapping[str, str]):
         return len(self._declared)
 
 
+class _Step:
+    """A method of the class."""
+
+    def __init__(self, name: str, method: Callable[..., Any]) -> None:
+        """Raises `ValueError` for one with other parameters than the inputs and the request."""
+        self.method = method
+        self.is_predict = name == "predict"
+        self.takes_inputs = _takes_inputs(method)
+        self._count = len(inspect.signature(method).parameters)
+        if self._count > _MOST_ARGUMENTS:
+            raise ValueError(f"{name}() takes the inputs, and the request behind them")
+        self.is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        self.in_thread = not (self.is_async or inspect.isgeneratorfunction(method))
+
+    def arguments(self, value: Any, web: _WebRequest) -> tuple[Any, ...]:
+        """Return the arguments of a call: none, the inputs, the request, or both."""
+        if self._count == 1:
+            return (value,) if self.takes_inputs else (web,)
+        return (value, web)[: self._count]
+
+
 class TrussModel(Script):
     """A class of a Truss."""
 
@@ -100,16 +121,12 @@ class TrussModel(Script):
             reason = f"{others[0]}() is not served: " if others else ""
             raise ValueError(f"{reason}the class {name} has a method predict()")  # noqa: TRY004 - of the file
         self._model = made(**self._arguments(made))
-        self._methods = [(each, getattr(self._model, each)) for each in _STEPS if hasattr(self._model, each)]
-        for each, method in self._methods:
-            if len(inspect.signature(method).parameters) > _MOST_ARGUMENTS:
-                raise ValueError(f"{each}() takes the inputs, and the request behind them")
-        self._input_type = _input_type(self._methods[0][1])
+        self._steps = [_Step(each, getattr(self._model, each)) for each in _STEPS if hasattr(self._model, each)]
+        self._input_type = _input_type(self._steps[0].method)
         concurrency = (config.get("runtime") or {}).get("predict_concurrency", 1)
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError(f"{CONFIG}: `predict_concurrency` is {concurrency!r}; it is a whole number from 1 on")
-        is_async = any(inspect.iscoroutinefunction(m) or inspect.isasyncgenfunction(m) for _, m in self._methods)
-        if is_async or concurrency > 1:
+        if concurrency > 1 or any(step.is_async for step in self._steps):
             self.run = self._run_async
             self.max_concurrency = concurrency
         else:
@@ -140,9 +157,9 @@ class TrussModel(Script):
         try:
             value = self._inputs(request)
             web = _WebRequest(request)
-            for name, method in self._methods:
-                value = method(*_arguments_of(method, value, web))
-                if name == "predict" and _is_last(value):
+            for step in self._steps:
+                value = step.method(*step.arguments(value, web))
+                if step.is_predict and _is_last(value):
                     break
             return _answer(value, request)
         except Exception as error:
@@ -155,15 +172,14 @@ class TrussModel(Script):
         try:
             value = self._inputs(request)
             web = _WebRequest(request)
-            for name, method in self._methods:
-                arguments = _arguments_of(method, value, web)
-                if inspect.iscoroutinefunction(method):
-                    value = await method(*arguments)
-                elif inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-                    value = method(*arguments)
+            for step in self._steps:
+                arguments = step.arguments(value, web)
+                if step.in_thread:
+                    value = await asyncio.to_thread(step.method, *arguments)
                 else:
-                    value = await asyncio.to_thread(method, *arguments)
-                if name == "predict" and _is_last(value):
+                    value = step.method(*arguments)
+                    value = await value if inspect.iscoroutine(value) else value
+                if step.is_predict and _is_last(value):
                     break
             if inspect.isgenerator(value):
                 value = _in_threads(value)
@@ -178,7 +194,7 @@ class TrussModel(Script):
 
     def _inputs(self, request: Request) -> Any:
         """Read the JSON, or a model of pydantic; None for a first step without inputs. Raises `ClientError`."""
-        if self._input_type is None and not any(_takes_inputs(method) for _, method in self._methods[:1]):
+        if self._input_type is None and not self._steps[0].takes_inputs:
             return None
         if request.media_type == BINARY_TYPE:
             raise ClientError(f"content-type {BINARY_TYPE}: msgpack is not taken; send JSON")
@@ -214,16 +230,6 @@ class _WebRequest:
     async def is_disconnected(self) -> bool:
         """False: a run whose client has left is canceled."""
         return False
-
-
-def _arguments_of(method: Callable[..., Any], value: Any, web: _WebRequest) -> tuple[Any, ...]:
-    """Return the arguments of a step: none, the inputs, the request, or both."""
-    parameters = list(inspect.signature(method).parameters.values())
-    if len(parameters) == _MOST_ARGUMENTS:
-        return value, web
-    if not parameters:
-        return ()
-    return (value,) if _takes_inputs(method) else (web,)
 
 
 def _takes_inputs(method: Callable[..., Any]) -> bool:

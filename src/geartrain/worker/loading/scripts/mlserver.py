@@ -1,0 +1,200 @@
+"""A runtime of one's own for MLServer: a class `MLModel`, which `implementation` in `model-settings.json` names.
+
+The package `mlserver` is used where it is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import dis
+import importlib
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+from geartrain.authoring import metrics
+from geartrain.authoring.requests import Tensors
+from geartrain.authoring.scope import current_scope
+from geartrain.backends.interface import BackendError
+from geartrain.backends.libraries import require
+from geartrain.domain.errors import Code
+from geartrain.worker.errors import AnswerError, ClientError
+from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts.script import Place, Script, tell
+
+_SETTINGS: Final = "model-settings.json"
+_AT_ONCE: Final = 32  # requests of a predict() that waits for others
+_WAITS: Final = frozenset({"GET_AWAITABLE", "GET_ANEXT", "BEFORE_ASYNC_WITH"})  # instructions
+_CODES: Final = {404: Code.NOT_FOUND, 501: Code.UNSUPPORTED, 503: Code.NOT_READY}
+_OF_THE_CLIENT: Final = frozenset({400, 422})
+
+
+class MlserverRuntime(Script):
+    """A runtime and its settings."""
+
+    @classmethod
+    def find(cls, path: Path) -> Place:
+        """Find the folder of the settings. Raises `ValueError` without numpy."""
+        try:
+            require("numpy", extra="triton")
+        except BackendError as error:
+            raise ValueError(str(error)) from None
+        return Place(path, next((each for each in path.parents if (each / _SETTINGS).is_file()), path.parent))
+
+    @classmethod
+    def prepare(cls, place: Place) -> None:
+        """Put the package in place, and have its metrics counted here."""
+        from geartrain.worker.loading.scripts import mlserver_shim  # with numpy
+
+        if str(place.folder) not in sys.path:
+            sys.path.insert(0, str(place.folder))
+        no_servers()
+        if not stand_in(mlserver_shim.modules(_register, _log)):
+            after_import("mlserver", _take_metrics)
+
+    def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
+        """`options` are the settings, and the name of the class. Raises `ValueError` for a class that is none."""
+        super().__init__(module, place, options)
+        self._types = importlib.import_module("mlserver.types")
+        self._error = importlib.import_module("mlserver.errors").MLServerError
+        base = importlib.import_module("mlserver.model").MLModel
+        name = options["class"]
+        found = getattr(module, name, None)
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise ValueError(  # noqa: TRY004 - a fault of the file
+                f"it has no class {name} that is derived from mlserver.MLModel, as {_SETTINGS} says"
+            )
+        self._class = cast("Any", found)
+        self._model: Any = None
+        streams = self._class.predict_stream is not base.predict_stream
+        predicts = self._class.predict is not base.predict
+        if streams and predicts:
+            tell(f"{name}.predict_stream() is not called: the class has predict() as well")
+        self.run = self._run_stream if streams and not predicts else self._run
+        method = self._class.predict_stream if streams and not predicts else self._class.predict
+        self.max_concurrency = _AT_ONCE if _waits(method) else 1
+
+    async def setup(self) -> None:  # type: ignore[override]
+        """Make the model, and load it."""
+        kind = importlib.import_module("mlserver.settings").ModelSettings
+        source = str(self.place.folder / _SETTINGS)
+        settings = {"name": self.options["name"], **self.options["settings"], "_source": source}
+        self._model = model = self._class(kind.model_validate(settings))
+        if await model.load() is False:
+            raise RuntimeError(f"{self._class.__name__}.load() has returned False: the model is not ready")
+        model.ready = True
+        atexit.register(lambda: asyncio.run(model.unload()))
+
+    # requests
+
+    async def _run(self, tensors: Tensors) -> Tensors:
+        try:
+            return self._tensors(await self._model.predict(self._request(tensors)))
+        except self._error as error:
+            raise _refusal(error) from error
+
+    async def _run_stream(self, tensors: Tensors) -> AsyncIterator[Tensors]:
+        async def payloads() -> AsyncIterator[Any]:
+            yield self._request(tensors)
+
+        try:
+            async for response in self._model.predict_stream(payloads()):
+                yield self._tensors(response, records=False)
+        except self._error as error:
+            raise _refusal(error) from error
+
+    def _request(self, tensors: Tensors) -> Any:
+        types = self._types
+        inputs = []
+        for name, array in tensors.items():
+            kind = tensors.content_types.get(name)
+            inputs.append(
+                types.RequestInput(
+                    name=name,
+                    shape=list(array.shape),
+                    datatype=tensors.datatypes[name],
+                    data=_elements(array),
+                    parameters=None if kind is None else types.Parameters(content_type=kind),
+                )
+            )
+        wanted = tensors.requested
+        return types.InferenceRequest(
+            id=tensors.id or current_scope().request_id or None,
+            parameters=types.Parameters(**tensors.parameters),
+            inputs=inputs,
+            outputs=None if wanted is None else [types.RequestOutput(name=name) for name in wanted],
+        )
+
+    def _tensors(self, response: Any, *, records: bool = True) -> Tensors:
+        """Return the outputs of a response. Raises `TypeError` for anything else."""
+        from geartrain.worker.loading.scripts.mlserver_codecs import array_of
+
+        if not isinstance(response, self._types.InferenceResponse):
+            raise TypeError(f"predict() has returned {type(response).__name__}: return an InferenceResponse")
+        if response.parameters is not None and records:
+            _record(response.parameters.model_dump(exclude_none=True))
+        found, datatypes = {}, {}
+        for each in response.outputs:
+            datatypes[each.name] = str(getattr(each.datatype, "value", each.datatype))
+            found[each.name] = array_of(each)
+        return Tensors(found, datatypes=datatypes)
+
+
+def _elements(array: Any) -> list[Any]:
+    """Return the elements of an array in one list; those of BYTES as texts, unless one of them is none."""
+    elements: list[Any] = array.ravel().tolist()
+    if array.dtype != object:
+        return elements
+    try:
+        return [each.decode() for each in elements]
+    except UnicodeDecodeError:
+        return elements
+
+
+def _waits(method: Callable[..., Any]) -> bool:
+    """True if a coroutine waits for others, so that several may run at once."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return code is not None and any(each.opname in _WAITS for each in dis.get_instructions(code))
+
+
+def _refusal(error: Any) -> Exception:
+    """Return the exception for an error with a status."""
+    status = error.status_code
+    if status in _OF_THE_CLIENT:
+        return ClientError(str(error))
+    return AnswerError(str(error), _CODES.get(status))
+
+
+def _record(parameters: Mapping[str, Any]) -> None:
+    """Give the parameters of a response to its client."""
+    scope = current_scope()
+    for name, value in parameters.items():
+        try:
+            scope.record_metric(name, value)
+        except (TypeError, ValueError) as error:
+            tell(f"parameter {name!r} of a response is left out: {error}")
+
+
+# metrics
+
+
+def _register(name: str, description: str) -> Any:
+    """Define a metric, as `mlserver.register()`."""
+    return metrics.raw_metric(name, "histogram", description, bounds=tuple(metrics.DEFAULT_BUCKETS))
+
+
+def _log(**values: float) -> None:
+    """Observe values of metrics, as `mlserver.log()`; one that is not known is defined."""
+    for name, value in values.items():
+        known = metrics.registry.known(name)
+        metric = known if isinstance(known, metrics.Histogram) else _register(name, name)
+        metric.observe(value)
+
+
+def _take_metrics(mlserver: ModuleType) -> None:
+    mlserver.register = _register  # type: ignore[attr-defined]
+    mlserver.log = _log  # type: ignore[attr-defined]

@@ -1,0 +1,306 @@
+"""Classes for KServe, unchanged: with its package, and with the modules that stand in for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from geartrain.project.errors import ProjectError
+from geartrain.project.source import find_model
+from tests.support.servers import ServerProcess
+
+WITHOUT_THE_PACKAGE = """
+    import sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "kserve":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Hidden())
+"""
+SCALER = """
+    import argparse
+    from typing import Dict, Union
+
+    import kserve
+    from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer, model_server
+    from kserve.errors import InferenceError, InvalidInput, ModelNotReady
+    from kserve.utils.utils import generate_uuid
+    from helper import scale
+
+    class Scaler(Model):
+        \"\"\"Multiplies numbers.\"\"\"
+
+        def __init__(self, name: str, factor: float):
+            super().__init__(name, return_response_headers=True)
+            self.name = name
+            self.factor = factor
+            self.ready = False
+
+        def load(self):
+            with open(args.weights) as file:
+                self.factor *= float(file.read())
+            self.ready = True
+            return self.ready
+
+        def preprocess(self, payload, headers=None):
+            if isinstance(payload, dict) and "instances" not in payload:
+                raise InvalidInput('Expected "instances"')
+            return payload
+
+        def predict(self, payload: Union[Dict, InferRequest], headers=None, response_headers=None):
+            if isinstance(payload, bytes):
+                return payload[::-1]
+            if isinstance(payload, InferRequest):
+                return self.infer(payload)
+            response_headers["x-user"] = headers.get("x-user", "none")
+            instances = payload["instances"]
+            if instances == ["error"]:
+                raise InferenceError("no such weights")
+            if instances == ["later"]:
+                raise ModelNotReady(self.name)
+            if instances == ["bug"]:
+                raise KeyError("bug")
+            return {"predictions": [scale(each) * self.factor for each in instances]}
+
+        def infer(self, request):
+            assert request.model_name == self.name
+            first = request.inputs[0]
+            if first.datatype == "BYTES":
+                if first.data[0] == "bad":
+                    raise InvalidInput("send no bad texts")
+                texts = [text.upper() for text in first.data]
+                output = InferOutput("texts", [len(texts)], "BYTES", data=texts)
+                return InferResponse(request.id or generate_uuid(), self.name, [output])
+            array = first.as_numpy() * self.factor * request.parameters.get("times", 1)
+            output = InferOutput(name="scaled", shape=list(array.shape), datatype="FP32")
+            output.set_data_from_numpy(array.astype("float32"))
+            return InferResponse(response_id=generate_uuid(), model_name=self.name, infer_outputs=[output])
+
+        def postprocess(self, result, headers=None, response_headers=None):
+            return result
+
+        def explain(self, payload, headers=None):
+            return {"explanations": [f"times {self.factor}"] * len(payload["instances"])}
+
+    parser = argparse.ArgumentParser(parents=[model_server.parser])
+    parser.add_argument("--weights", default="none")
+    parser.add_argument("--factor", type=float, default=1.0)
+    args, _ = parser.parse_known_args()
+
+    if __name__ == "__main__":
+        args, _ = parser.parse_known_args()
+        model = Scaler(args.model_name, args.factor)
+        model.load()
+        ModelServer(http_port=0, grpc_port=0).start([model])
+"""
+ASYNC = """
+    import asyncio
+    from kserve import Model, ModelServer
+
+    class Words(Model):
+        def __init__(self, name):
+            super().__init__(name)
+            self.load()
+
+        async def preprocess(self, payload, headers=None):
+            await asyncio.sleep(0)
+            return payload["instances"]
+
+        async def predict(self, words, headers=None):
+            if words[0] != "stream":
+                return {"predictions": [len(word) for word in words]}
+
+            async def pieces():
+                for word in words[1:]:
+                    await asyncio.sleep(0)
+                    yield word + " "
+
+            return pieces()
+
+    ModelServer().start([Words("words")])
+"""
+PLAIN = """
+    import kserve
+
+    class Base(kserve.Model):
+        def predict(self, payload, headers=None):
+            return {"predictions": [self.name, self.ready]}
+
+    class Only(Base):
+        pass
+"""
+
+Start = Callable[..., tuple[httpx.Client, ServerProcess]]
+
+
+@pytest.fixture(params=["package", "shim"])
+def start(
+    request: pytest.FixtureRequest, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> Iterator[Start]:
+    """Serve a folder with a script, with KServe's package, and without it."""
+    clients = []
+
+    def serve(text: str, settings: str = "", place: str = "server.py") -> tuple[httpx.Client, ServerProcess]:
+        folder = tmp_path / "scaler"
+        folder.mkdir()
+        (folder / place).write_text(textwrap.dedent(text))
+        (folder / "helper.py").write_text("def scale(value):\n    return 10 * value\n")
+        (folder / "weights.txt").write_text("2.5")
+        (folder / "geartrain.yaml").write_text(settings)
+        hidden = tmp_path / "hidden"
+        hidden.mkdir()
+        if request.param == "shim":
+            (hidden / "sitecustomize.py").write_text(textwrap.dedent(WITHOUT_THE_PACKAGE))
+        process = server_process(str(folder), env={"PYTHONPATH": str(hidden)})
+        url = process.wait_for("listening")["url"]
+        process.wait_for("ready")
+        clients.append(httpx.Client(base_url=url))
+        return clients[-1], process
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+def listening(process: ServerProcess) -> set[int]:
+    """The ports on which a server and its workers listen."""
+    server = psutil.Process(process.popen.pid)
+    connections = [each for one in (server, *server.children(recursive=True)) for each in one.connections("inet")]
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def test_version_1(start: Start) -> None:
+    settings = "parameters: {weights: weights.txt, factor: 2}"
+    client, process = start(SCALER, settings)
+    path = "/v1/models/scaler:predict"
+    answer = client.post(path, json={"instances": [1, 2]}, headers={"x-user": "me"})
+    assert (answer.status_code, answer.json()) == (200, {"predictions": [50, 100]})
+    assert (answer.headers["x-user"], answer.headers["content-type"]) == ("me", "application/json")
+    assert client.post(path, content=b"abc", headers={"content-type": "image/png"}).content == b"cba"
+    for body, status, text in (
+        ({"inputs": [1]}, 400, 'Expected "instances"'),
+        ({"instances": ["error"]}, 500, "InferenceError: no such weights"),
+        ({"instances": ["later"]}, 503, "Model with name scaler is not ready."),
+        ({"instances": ["bug"]}, 500, "KeyError: 'bug'"),
+    ):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.json()) == (status, {"error": text})
+    answer = client.post(path, content="{", headers={"content-type": "application/json"})
+    assert (answer.status_code, "Unrecognized request format" in answer.text) == (400, True)
+    answer = client.post("/v1/models/scaler:explain", json={"instances": [1, 2]})
+    assert answer.json() == {"explanations": ["times 5.0", "times 5.0"]}
+    assert client.get("/v1/models").json() == {"models": ["scaler"]}
+    assert client.get("/v1/models/scaler").json() == {"name": "scaler", "ready": True}
+    assert client.post("/v1/models/other:explain", json={"instances": []}).status_code == 404
+    assert listening(process) == {httpx.URL(client.base_url).port}  # nothing of the script's server
+
+
+def test_version_2(start: Start) -> None:
+    client, _ = start(SCALER, "parameters: {weights: weights.txt}")
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2]]}
+    answer = client.post("/v2/models/scaler/infer", json={"inputs": [tensor], "parameters": {"times": 2}})
+    (output,) = answer.json()["outputs"]
+    assert output == {"name": "scaled", "datatype": "FP32", "shape": [1, 2], "data": [5.0, 10.0]}
+    texts = {"name": "t", "shape": [2], "datatype": "BYTES", "data": ["a", "é"]}
+    (output,) = client.post("/v2/models/scaler/infer", json={"inputs": [texts]}).json()["outputs"]
+    assert (output["datatype"], output["data"]) == ("BYTES", ["A", "É"])
+    bad = {**texts, "shape": [1], "data": ["bad"]}
+    answer = client.post("/v2/models/scaler/infer", json={"inputs": [bad]})
+    assert (answer.status_code, answer.json()["error"]) == (400, "send no bad texts")
+    # and over Cog's API
+    body: dict[str, Any] = {"input": {"body": {"instances": [1]}}}
+    assert client.post("/predictions", json=body).json()["output"] == {"predictions": [25.0]}
+    body = {"input": {"tensors": {"x": [1.5]}}}
+    output = client.post("/predictions", json=body).json()["output"]["scaled"]
+    assert output == {"datatype": "FP32", "shape": [1], "data": [3.75]}
+
+
+def test_steps_that_are_coroutines_and_a_stream(start: Start) -> None:
+    client, process = start(ASYNC)
+    path = "/v1/models/scaler:predict"
+    assert client.post(path, json={"instances": ["a", "bcd"]}).json() == {"predictions": [1, 3]}
+    with client.stream("POST", path, json={"instances": ["stream", "a", "b"]}) as answer:
+        assert b"".join(answer.iter_raw()) == b"a b "
+    answer = client.post("/v1/models/scaler:explain", json={"instances": ["a"]})
+    assert answer.status_code == 501
+    assert listening(process) == {httpx.URL(client.base_url).port}
+
+
+def test_a_class_alone(start: Start) -> None:
+    client, _ = start(PLAIN)
+    assert client.post("/v1/models/scaler:predict", json={}).json() == {"predictions": ["scaler", True]}
+
+
+# what is recognised, and what cannot be
+
+
+def test_the_doctor_tells_what_a_script_was_written_for(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(textwrap.dedent(ASYNC))
+    found = subprocess.run(
+        [sys.executable, "-m", "geartrain", "doctor", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "server.py: a model for KServe; loads; asked as there" in found.stdout
+
+
+@pytest.mark.parametrize("name", ["model.py", "transformer.py", "0.py"])
+@pytest.mark.parametrize("text", [SCALER, ASYNC, PLAIN])
+def test_scripts_are_found_whatever_they_are_called(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(textwrap.dedent(text))
+    (tmp_path / "model.joblib").write_bytes(b"\x80\x04sklearn")
+    (tmp_path / "helper.py").write_text("import kserve\n")
+    found = find_model(str(tmp_path))
+    assert (found.backend, found.runner) == ("kserve", name)
+    assert find_model(str(tmp_path / name)).backend == "kserve"
+
+
+def test_other_files_are_none(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text("import kserve\n\nclass Model:\n    pass\n")
+    with pytest.raises(ProjectError):
+        find_model(str(tmp_path))
+
+
+TWO = """
+    from kserve import Model, ModelServer
+
+    class One(Model):
+        pass
+
+    if __name__ == "__main__":
+        ModelServer().start([One("a"), One("b")])
+"""
+FAULTS: list[tuple[str, str, str]] = [
+    (TWO, "", "starts 2 models (a, b): keep one of them"),
+    (
+        PLAIN.replace("class Only(Base)", "class Only(kserve.Model)"),
+        "",
+        "2 classes derived from kserve.Model (Base, Only)",
+    ),
+    (PLAIN, "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),
+    (SCALER, "parameters: {weights: none}", "none"),
+    ("from kserve import Model\nclass Mine(Model if False else object):\n    pass\n", "", "no class that is derived"),
+]
+
+
+@pytest.mark.parametrize(("text", "settings", "message"), FAULTS)
+def test_faults_are_named(
+    tmp_path: Path, server_process: Callable[..., ServerProcess], text: str, settings: str, message: str
+) -> None:
+    folder = tmp_path / "scripted"
+    folder.mkdir()
+    (folder / "server.py").write_text(textwrap.dedent(text))
+    (folder / "helper.py").write_text("scale = None\n")
+    (folder / "geartrain.yaml").write_text(settings)
+    process = server_process(str(folder))
+    failed: Any = process.wait_for("setup-failed")
+    assert message in json.dumps(failed)

@@ -1,0 +1,293 @@
+"""Runtimes of one's own for MLServer, unchanged: without its package, and with it where it is installed."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from tests.support.packages import packages
+from tests.support.servers import ServerProcess, listening_ports
+
+DISTANCES = """
+    import json
+
+    import mlserver
+    import numpy as np
+    from helper import NAME
+    from mlserver import MLModel
+    from mlserver.codecs import NumpyCodec, StringCodec
+    from mlserver.errors import MLServerError
+    from mlserver.types import InferenceRequest, InferenceResponse, Parameters
+    from mlserver.utils import get_model_uri
+
+    class Distances(MLModel):
+        async def load(self) -> bool:
+            path = await get_model_uri(self._settings, wellknown_filenames=["centres.json"])
+            with open(path) as file:
+                centres = json.load(file)
+            self.labels = list(centres)
+            self.centres = np.array(list(centres.values()), dtype=np.float32)
+            self.extra = self.settings.parameters.extra["factor"]
+            mlserver.register("own_requests", "Requests")
+            return True
+
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            mlserver.log(own_requests=1)
+            points = self.decode(payload.inputs[0], default_codec=NumpyCodec)
+            if points.shape[1] != 2:
+                raise MLServerError("points have two coordinates", status_code=422)
+            if points[0, 0] < 0:
+                raise MLServerError("no such point", status_code=404)
+            if points[0, 0] > 100:
+                raise KeyError("far")
+            distances = np.linalg.norm(points[:, None] - self.centres, axis=2) * self.extra
+            labels = [self.labels[best] for best in distances.argmin(axis=1)]
+            outputs = [
+                StringCodec.encode_output("label", labels),
+                NumpyCodec.encode_output("distance", distances.min(axis=1)[:, None]),
+            ]
+            return InferenceResponse(
+                id=payload.id,
+                model_name=self.name,
+                model_version=self.version,
+                parameters=Parameters(by=NAME, seen=str(payload.parameters.hint)),
+                outputs=outputs,
+            )
+
+        async def unload(self) -> bool:
+            print("unloaded", flush=True)
+            return True
+"""
+CONTENTS = """
+    from mlserver import MLModel
+    from mlserver.codecs import NumpyCodec, StringCodec, register_input_codec
+    from mlserver.types import InferenceResponse, ResponseOutput
+
+    @register_input_codec
+    class Reversed(StringCodec):
+        ContentType = "reversed"
+
+        @classmethod
+        def decode_input(cls, request_input):
+            return [text[::-1] for text in StringCodec.decode_input(request_input)]
+
+    class Contents(MLModel):
+        async def predict(self, payload):
+            found = [self.decode(each) for each in payload.inputs]
+            texts = [f"{type(value).__name__} {list(value)}" for value in found]
+            kinds = [each.parameters and each.parameters.content_type or "none" for each in payload.inputs]
+            outputs = [StringCodec.encode_output("kinds", kinds), StringCodec.encode_output("texts", texts)]
+            wanted = [each.name for each in payload.outputs or []]
+            return InferenceResponse(model_name=self.name, outputs=[*outputs, ResponseOutput(
+                name="wanted", shape=[len(wanted)], datatype="BYTES", data=wanted)])
+"""
+ARGUMENTS = """
+    from typing import List, Optional
+
+    import numpy as np
+    from mlserver import MLModel
+    from mlserver.codecs import decode_args
+
+    class Joined(MLModel):
+        @decode_args
+        async def predict(self, numbers: np.ndarray, words: List[str]) -> List[str]:
+            return [f"{word}{number}" for word, number in zip(words, numbers.ravel().tolist())]
+"""
+FRAME = """
+    import pandas as pd
+    from mlserver import MLModel
+    from mlserver.codecs import PandasCodec
+
+    class Frame(MLModel):
+        async def predict(self, payload):
+            frame = self.decode_request(payload, default_codec=PandasCodec)
+            assert isinstance(frame, pd.DataFrame), frame
+            frame["total"] = frame["a"] + frame["b"]
+            return self.encode_response(frame[["total", "word"]])
+"""
+STREAM = """
+    import asyncio
+    from mlserver import MLModel
+    from mlserver.codecs import StringCodec
+    from mlserver.types import InferenceResponse
+
+    class Words(MLModel):
+        async def predict_stream(self, payloads):
+            payload = [each async for each in payloads][0]
+            (text,) = StringCodec.decode_input(payload.inputs[0])
+            for word in text.split():
+                await asyncio.sleep(0)
+                yield InferenceResponse(model_name=self.name, outputs=[StringCodec.encode_output("output", [word])])
+"""
+POINTS = {"name": "points", "datatype": "FP32", "shape": [1, 2], "data": [3, 4]}
+Start = Callable[..., tuple[httpx.Client, ServerProcess]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Iterator[Start]:
+    """Serve a folder with a runtime."""
+    clients = []
+
+    def serve(text: str, name: str, *arguments: str, **settings: Any) -> tuple[httpx.Client, ServerProcess]:
+        folder = tmp_path / "own"
+        folder.mkdir()
+        document = {"name": "own", "implementation": f"runtime.{name}", **settings}
+        (folder / "model-settings.json").write_text(json.dumps(document))
+        (folder / "runtime.py").write_text(textwrap.dedent(text))
+        (folder / "helper.py").write_text("NAME = 'helper'\n")
+        (folder / "weights").mkdir()
+        (folder / "weights" / "centres.json").write_text('{"near": [0, 0], "far": [30, 40]}')
+        process = server_process(str(folder), *arguments, env=packages())
+        url = process.wait_for("listening")["url"]
+        process.wait_for("ready")
+        clients.append(httpx.Client(base_url=url))
+        return clients[-1], process
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+def infer(client: httpx.Client, *inputs: dict[str, Any], status: int = 200, **more: Any) -> Any:
+    answer = client.post("/v2/models/own/infer", json={"inputs": list(inputs), **more})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_runtime(start: Start) -> None:
+    parameters = {"uri": "./weights", "version": "v2", "extra": {"factor": 2}}
+    client, process = start(DISTANCES, "Distances", parameters=parameters)
+    found = infer(client, POINTS, id="7", parameters={"hint": "x"})
+    assert found["outputs"] == [
+        {"name": "label", "datatype": "BYTES", "shape": [1, 1], "data": ["near"]},
+        {"name": "distance", "datatype": "FP32", "shape": [1, 1], "data": [10.0]},
+    ]
+    assert (found["id"], found["model_version"]) == ("7", "v2")
+    assert found["parameters"] == {"by": "helper", "seen": "x"}
+    hint = {"parameters": {"hint": ""}}
+    three = {**POINTS, "shape": [1, 3], "data": [1, 2, 3]}
+    assert infer(client, three, **hint, status=400) == {"error": "points have two coordinates"}
+    assert infer(client, {**POINTS, "data": [-1, 0]}, **hint, status=404) == {"error": "no such point"}
+    assert "far" in infer(client, {**POINTS, "data": [101, 0]}, **hint, status=500)["error"]
+    body = {"input": {"tensors": {"points": [[3.0, 4.0]]}, **hint}}
+    output = client.post("/models/own/predictions", json=body).json()["output"]
+    assert output["label"]["data"] == [["near"]]
+    assert "own_requests_count" in client.get("/metrics").text
+    assert listening_ports(process.popen.pid) == {httpx.URL(client.base_url).port}
+    process.popen.terminate()
+    log = str(process.read_to_the_end())
+    assert "KeyError" in log
+    assert "unloaded" in log
+
+
+def test_content_types_over_rest_and_grpc(start: Start) -> None:
+    inputs = [{"name": "told", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "str"}}]
+    client, process = start(CONTENTS, "Contents", "--grpc-port", "0", inputs=inputs)
+
+    def one(name: str, kind: str, *data: Any, datatype: str = "BYTES") -> dict[str, Any]:
+        parameters = {"parameters": {"content_type": kind}} if kind else {}
+        return {"name": name, "datatype": datatype, "shape": [len(data)], "data": list(data), **parameters}
+
+    sent = [
+        one("a", "str", "é"),
+        one("b", "reversed", "abc"),
+        one("c", "base64", "YQ=="),
+        one("d", "np", 1, 2, datatype="INT32"),
+        one("e", "", 1, datatype="INT64"),
+        one("told", "", "x"),
+    ]
+    kinds, texts, wanted = infer(client, *sent, outputs=[{"name": name} for name in ("kinds", "texts", "wanted")])[
+        "outputs"
+    ]
+    assert kinds["data"] == ["str", "reversed", "base64", "np", "none", "none"]
+    assert texts["data"][:3] == ["list ['é']", "list ['cba']", "list [b'a']"]
+    assert texts["data"][3].startswith("ndarray ")
+    assert texts["data"][4:] == ["TensorData [1]", "list ['x']"]
+    assert wanted["data"] == ["kinds", "texts", "wanted"]
+    address: str = next(line["url"] for line in process.lines if line.get("event", line["message"]) == "listening-grpc")
+    with triton_grpc.InferenceServerClient(address.rpartition("/")[2]) as grpc:
+        tensor = triton_grpc.InferInput("b", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"abc"], object))
+        tensor._input.parameters["content_type"].string_param = "reversed"  # their client has no method for it
+        answer = grpc.infer("own", [tensor])
+        assert answer.as_numpy("texts").tolist() == [[b"list ['cba']"]]
+        assert answer.as_numpy("kinds").tolist() == [[b"reversed"]]
+
+
+def test_annotated_arguments(start: Start) -> None:
+    client, _ = start(ARGUMENTS, "Joined", parameters={"uri": "."})
+    numbers = {"name": "numbers", "datatype": "INT64", "shape": [2], "data": [1, 2]}
+    words = {"name": "words", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}
+    (output,) = infer(client, numbers, words)["outputs"]
+    assert output == {"name": "output-0", "datatype": "BYTES", "shape": [2, 1], "data": ["a1", "b2"]}
+    assert "other" in infer(client, {**words, "name": "other"}, status=400)["error"]
+
+
+def test_data_frames(start: Start) -> None:
+    pytest.importorskip("pandas")
+    client, _ = start(FRAME, "Frame", parameters={"content_type": "pd"})
+    columns = [{"name": name, "datatype": "INT64", "shape": [2], "data": [1, 2]} for name in ("a", "b")]
+    words = {
+        "name": "word",
+        "datatype": "BYTES",
+        "shape": [2],
+        "data": ["x", "y"],
+        "parameters": {"content_type": "str"},
+    }
+    total, word = infer(client, *columns, words)["outputs"]
+    assert (total["datatype"], total["data"], total["shape"]) == ("INT64", [2, 4], [2, 1])
+    assert (word["datatype"], word["data"]) == ("BYTES", ["x", "y"])
+
+
+def test_a_stream(start: Start) -> None:
+    client, _ = start(STREAM, "Words")
+    text = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["a b c"]}
+    (output,) = infer(client, text)["outputs"]
+    assert (output["shape"], output["data"]) == ([3, 1], ["a", "b", "c"])
+    body = {"input": {"tensors": {"prompt": ["a b"]}}}
+    outputs = client.post("/models/own/predictions", json=body).json()["output"]
+    assert [each["output"]["data"] for each in outputs] == [[["a"]], [["b"]]]
+
+
+# what cannot be
+
+
+FAULTS = [
+    (DISTANCES, "Missing", {}, "it has no class Missing that is derived from mlserver.MLModel"),
+    (DISTANCES, "NAME", {}, "it has no class NAME that is derived from mlserver.MLModel"),
+    (DISTANCES, "Distances", {"parameters": {"uri": "./none"}}, "Invalid URI specified for model own"),
+    (ARGUMENTS.replace("List[str]:", "dict:"), "Joined", {}, "dict"),
+    (
+        CONTENTS.replace(
+            "async def predict", "async def load(self):\n            return False\n\n        async def predict"
+        ),
+        "Contents",
+        {},
+        "load() has returned False",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "settings", "message"), FAULTS)
+def test_faults_are_named(
+    tmp_path: Path,
+    server_process: Callable[..., ServerProcess],
+    text: str,
+    name: str,
+    settings: dict[str, Any],
+    message: str,
+) -> None:
+    document = {"name": "own", "implementation": f"runtime.{name}", **settings}
+    (tmp_path / "model-settings.json").write_text(json.dumps(document))
+    (tmp_path / "runtime.py").write_text(textwrap.dedent(text))
+    (tmp_path / "helper.py").write_text("NAME = 'helper'\n")
+    failed = server_process(str(tmp_path), env=packages()).wait_for("setup-failed")
+    assert message in str(failed)
