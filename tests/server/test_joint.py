@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
+import httpx
 import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tests.support.servers import LiveServer, Serve, eventually
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, eventually, write_model
 
 WRITER = """
     from typing import NamedTuple
@@ -68,6 +74,49 @@ VALUE = """
             for live in batch:
                 for request in live:
                     request.end(sum(request.inputs.x ** power for power in request.inputs.powers))
+"""
+
+COUNT = """
+    import os
+    from geartrain import BaseRunner, Batch, ConcatenateIterator, joint, streaming
+
+    class Prompt:
+        prompt: str
+        pace: str = ""
+
+    class Runner(BaseRunner):
+        @streaming
+        @joint(max_size=4)
+        def run(self, batch: Batch[Prompt, ConcatenateIterator[str]]) -> None:
+            for live in batch:
+                for request in live:
+                    if request.inputs.pace:
+                        with open(request.inputs.pace, "rb", buffering=0) as gate:
+                            gate.read(1)
+                for request in live:
+                    if request.inputs.prompt == "die":
+                        os._exit(3)
+                    request.send(f"{len(live)} ")
+                    if request.inputs.prompt == "once":
+                        request.end()
+"""
+CHAT = """
+    from typing import Any
+    from geartrain import BaseRunner, Batch, ConcatenateIterator, joint
+
+    class Talk:
+        messages: list[dict[str, Any]]
+        max_tokens: int = 2
+
+    class Runner(BaseRunner):
+        @joint
+        def run(self, batch: Batch[Talk, ConcatenateIterator[str]]) -> None:
+            for live in batch:
+                for request in live:
+                    request.state = (request.state or 0) + 1
+                    request.send(f"{request.inputs.messages[-1]['content']}{request.state} ")
+                    if request.state == request.inputs.max_tokens:
+                        request.end()
 """
 
 
@@ -213,3 +262,109 @@ async def test_more_requests_than_places(serve: Serve) -> None:
         for number, text in enumerate(texts):
             assert text == "".join(f"n{number}-{step} " for step in range(1 + number % 7))
         assert server.workers.permits.idle == 4
+
+
+async def test_chats_of_several_clients(serve: Serve) -> None:
+    async with serve(CHAT) as server:
+
+        async def ask(name: str, *, stream: bool) -> str:
+            body = {"model": "model", "messages": [{"role": "user", "content": name}], "max_tokens": 3}
+            answer = await server.client.post("/v1/chat/completions", json={**body, "stream": stream})
+            if not stream:
+                return str(answer.json()["choices"][0]["message"]["content"])
+            lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+            deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
+            return "".join(delta.get("content") or "" for delta in deltas)
+
+        texts = await asyncio.gather(*(ask(name, stream=name in "ac") for name in "abcd"))
+        assert texts == [f"{name}1 {name}2 {name}3 " for name in "abcd"]
+
+
+def test_streams_over_grpc(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> None:
+    process = server_process(str(write_model(tmp_path / "model", WRITER)), "--grpc-port", "0")
+    address = process.wait_for("listening-grpc")["url"]
+    process.wait_for("ready")
+
+    def request(name: str, count: int) -> Any:
+        message = pb.ModelInferRequest(model_name="model", id=name)
+        text = pb.InferTensorContents(bytes_contents=[name.encode()])
+        message.inputs.add(name="prompt", datatype="BYTES", shape=[1], contents=text)
+        number = pb.InferTensorContents(int64_contents=[count])
+        message.inputs.add(name="count", datatype="INT64", shape=[1], contents=number)
+        return message
+
+    with grpc.insecure_channel(address) as channel:
+        stub: Any = GRPCInferenceServiceStub(channel)
+        found: dict[str, list[str]] = {"a": [], "b": [], "c": []}
+        for each in stub.ModelStreamInfer(iter([request("a", 5), request("b", 1), request("c", 3)]), timeout=PATIENCE):
+            assert not each.error_message
+            answer = each.infer_response
+            if answer.raw_output_contents:
+                found[answer.id].append(answer.raw_output_contents[0][4:].decode())
+    assert found == {
+        name: [f"{name}{step} " for step in range(count)] for name, count in (("a", 5), ("b", 1), ("c", 3))
+    }
+
+
+async def test_place_of_a_client_that_hangs_up_is_free_within_a_step(serve: Serve, pace: Pace) -> None:
+    async with serve(COUNT) as server:
+        stays = chunks(server, prompt="stays", pace=str(pace.path))
+        pace.step()
+        assert await anext(stays) == "1 "
+        body = {"text_input": "goes"}
+        stream = server.client.stream("POST", "/v2/models/model/generate_stream", json=body)
+        goes = asyncio.ensure_future(stream.__aenter__())  # answered with its first piece
+        await eventually(lambda: server.workers.permits.idle == 2)
+        piece = "1 "
+        while piece == "1 ":  # turns in which the other one had not come yet
+            pace.step()
+            piece = await anext(stays)
+        await (await goes).aclose()  # hangs up
+        await eventually(lambda: server.workers.permits.idle == 3)  # the loop stands still, and the place is free
+        pace.step(2)
+        pieces = [await anext(stays), await anext(stays)]
+        assert pieces[-1] == "1 ", pieces  # the turn under way may have begun with both
+        pace.step()  # for the end of the server
+
+
+async def test_crash_fails_all_that_are_there_and_the_next_one_works(
+    tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    model = write_model(tmp_path / "model", COUNT)
+    process = server_process(str(model), "--restart", "on-crash", "--queue", "10")
+    url = process.wait_for("listening")["url"]
+    process.wait_for("ready")
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+
+        async def ask(prompt: str) -> dict[str, Any]:
+            return dict((await client.post("/predictions", json={"input": {"prompt": prompt}})).json())
+
+        others = [asyncio.ensure_future(ask("stays")) for _ in range(3)]
+        async with asyncio.timeout(PATIENCE):
+            running = ""
+            while " 3" not in running:
+                lines = (await client.get("/metrics")).text.splitlines()
+                running = next(line for line in lines if line.startswith("geartrain_predictions_running{"))
+        answers = await asyncio.gather(*others, ask("die"))
+        for each in answers:
+            assert (each["status"], each["error"].partition(":")[0]) == ("failed", "Worker crashed")
+        async with asyncio.timeout(PATIENCE):
+            answer: dict[str, Any] = {}
+            while answer.get("status") != "succeeded":  # the worker is on its way back
+                answer = await ask("once")
+        assert answer["output"] == ["1 "]
+
+
+def test_run_and_doctor(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model", WRITER))
+
+    def geartrain(*arguments: str) -> str:
+        command = [sys.executable, "-m", "geartrain", *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert geartrain("run", model, "-i", "prompt=r", "-i", "count=2").strip() == "r0 r1"
+    told = geartrain("doctor", model)
+    assert "prompt" in told
+    assert "✗" not in told

@@ -88,6 +88,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "calls of other models by the code of a worker": [MOST],
     "memory of other workers": [memory.MOST_OTHERS],
     "responses of a decoupled model": [values.MAX_UNREAD],
+    "requests that wait for the next turn of a loop": [],
     "pieces of a stream that a loop": [joining.MOST_PIECES],
     "figures of calls of models": [MAX_EDGES],
     "types of outputs": [MAX_TYPES],
@@ -236,6 +237,9 @@ MEASURED = {
     "responses of a decoupled model": [
         "unit/worker/loading/triton/test_values.py::test_responses_that_wait_are_bounded",
         "unit/worker/loading/triton/test_values.py::test_a_sender_does_not_wait_for_a_reader_that_has_gone",
+    ],
+    "requests that wait for the next turn of a loop": [
+        "unit/worker/loading/test_joint_signature.py::test_requests_that_leave_during_a_long_turn_are_not_kept",
     ],
     "pieces of a stream that a loop": [
         "unit/worker/loading/test_joint_signature.py::test_a_stream_that_nobody_reads_holds_the_loop_at_a_bound",

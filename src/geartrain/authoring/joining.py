@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, Token
-from queue import Empty, SimpleQueue
 from time import sleep
 from typing import Any, Final, Generic, TypeVar
 
@@ -151,6 +150,40 @@ class LiveRequest(Generic[In, Out]):
         return f"LiveRequest({self.inputs!r}, is_live={self.is_live})"
 
 
+class Arrivals(Generic[In, Out]):
+    """Requests that wait for the next turn of a loop, oldest first. One that leaves before is not kept."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: dict[LiveRequest[In, Out], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, request: LiveRequest[In, Out]) -> None:
+        """Let a request wait."""
+        with self._changed:
+            self._waiting[request] = None
+            self._changed.notify()
+
+    def drop(self, request: LiveRequest[In, Out]) -> None:
+        """Remove a request, unless a turn has taken it."""
+        with self._changed:
+            self._waiting.pop(request, None)
+
+    def take(self) -> list[LiveRequest[In, Out]]:
+        """Remove and return all that wait."""
+        with self._changed:
+            taken = list(self._waiting)
+            self._waiting.clear()
+        return taken
+
+    def wait(self) -> None:
+        """Block until a request waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+
+
 class Batch(Generic[In, Out]):
     """The requests of a loop, turn by turn: `for live in batch`.
 
@@ -158,7 +191,7 @@ class Batch(Generic[In, Out]):
     ended or are gone are no longer. Where none is left, the loop waits for the next one.
     """
 
-    def __init__(self, arrivals: SimpleQueue[LiveRequest[In, Out]]) -> None:
+    def __init__(self, arrivals: Arrivals[In, Out]) -> None:
         self._arrivals = arrivals
         self._live: list[LiveRequest[In, Out]] = []
         self._is_fresh = False  # true if `wait` has found the requests of the next turn
@@ -173,24 +206,14 @@ class Batch(Generic[In, Out]):
         for request in self._live:
             request.is_new = False
         self._live = self.live
-        while True:
-            self._live += self._arrived()
-            if self._live:
-                break
-            first = self._arrivals.get()
-            if first.is_live:
-                self._live.append(first)
+        self._take()
+        while not self._live:
+            self._arrivals.wait()
+            self._take()
         self._is_fresh = True
 
-    def _arrived(self) -> list[LiveRequest[In, Out]]:
-        arrived: list[LiveRequest[In, Out]] = []
-        while True:
-            try:
-                request = self._arrivals.get_nowait()
-            except Empty:
-                return arrived
-            if request.is_live:
-                arrived.append(request)
+    def _take(self) -> None:
+        self._live += [request for request in self._arrivals.take() if request.is_live]
 
     def __iter__(self) -> Iterator[list[LiveRequest[In, Out]]]:
         return self

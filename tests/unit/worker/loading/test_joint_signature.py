@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -277,3 +279,48 @@ def test_who_leaves_before_its_turn_never_joins() -> None:
 
     asyncio.run(ask())
     assert seen == ["a", "c"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_requests_that_leave_during_a_long_turn_are_not_kept(streams: bool) -> None:
+    """Their places are free at once, so any number may come and go before the loop takes its next turn."""
+    begun, go = threading.Event(), threading.Event()
+    kept: weakref.WeakSet[Text] = weakref.WeakSet()
+
+    class Text:
+        def __init__(self) -> None:
+            kept.add(self)
+
+    def run(batch: Batch[Any, Any]) -> None:
+        for live in batch:
+            begun.set()
+            go.wait(10)
+            for request in live:
+                request.end()
+
+    async def ask() -> None:
+        loop = JointLoop(run, Text, streams=streams)
+
+        async def one() -> None:
+            await (anext(loop.stream({}), None) if streams else loop.value({}))
+
+        first = asyncio.ensure_future(one())
+        await asyncio.to_thread(begun.wait, 10)
+
+        async def leave() -> None:
+            left = asyncio.ensure_future(one())
+            await asyncio.sleep(0)
+            assert len(loop.arrivals) == 1
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            assert not len(loop.arrivals)
+
+        for _ in range(100):
+            await leave()
+        await asyncio.sleep(0)
+        gc.collect()
+        assert len(kept) == 1
+        go.set()
+        await first
+
+    asyncio.run(ask())
