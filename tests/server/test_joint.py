@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def pace(tmp_path: Path) -> Pace:
     return Pace(tmp_path / "pace")
 
 
-async def chunks(server: LiveServer, **values: Any) -> AsyncIterator[str]:
+async def chunks(server: LiveServer, **values: Any) -> AsyncGenerator[str, None]:
     """Yield the pieces of a prediction as they come."""
     headers = {"accept": "text/event-stream"}
     async with server.client.stream("POST", "/predictions", json={"input": values}, headers=headers) as response:
@@ -199,6 +199,29 @@ async def test_who_is_canceled_or_late_leaves_with_the_next_turn(serve: Serve, p
         pace.step(3)
         assert (await stays)["output"] == ["a0 ", "a1 ", "a2 "]
         assert [(await each)["output"] for each in others] == [["x0 "], ["y0 "], ["z0 "]]
+
+
+async def test_a_client_that_leaves_frees_its_place(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER) as server:
+        stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        leaves = chunks(server, prompt="b", count=100_000)
+        first = asyncio.ensure_future(anext(leaves))
+        assert await pace.step_until_done(first) == "b0 "
+        await leaves.aclose()  # the connection with it
+        await eventually(lambda: server.workers.permits.idle == 3)
+        pace.step(2000)
+        assert len((await stays)["output"]) == 2000
+
+
+async def test_a_crash_fails_all_that_are_there(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER.replace('raise ValueError("the loop broke")', "__import__('os')._exit(3)")) as server:
+        stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        boom = asyncio.ensure_future(server.predict({"prompt": "boom"}))
+        answers = [await pace.step_until_done(boom), await stays]
+        assert [each["status"] for each in answers] == ["failed"] * 2
+        assert all("crashed" in each["error"] for each in answers)
 
 
 async def test_more_requests_than_places(serve: Serve) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, Token
-from queue import Empty, SimpleQueue
 from time import sleep
 from typing import Any, Final, Generic, TypeVar
 
@@ -151,6 +150,37 @@ class LiveRequest(Generic[In, Out]):
         return f"LiveRequest({self.inputs!r}, is_live={self.is_live})"
 
 
+class Arrivals(Generic[In, Out]):
+    """Requests that a loop has not seen yet, in their order. The worker's loop puts, the author's thread takes."""
+
+    def __init__(self) -> None:
+        self._requests: dict[LiveRequest[In, Out], None] = {}
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def put(self, request: LiveRequest[In, Out]) -> None:
+        """Add a request."""
+        with self._changed:
+            self._requests[request] = None
+            self._changed.notify()
+
+    def discard(self, request: LiveRequest[In, Out]) -> None:
+        """Forget a request that is gone, if the loop has not seen it."""
+        with self._changed:
+            self._requests.pop(request, None)
+
+    def take(self, *, wait: bool) -> list[LiveRequest[In, Out]]:
+        """Take all of them; with `wait` there is one at least."""
+        with self._changed:
+            while wait and not self._requests:
+                self._changed.wait()
+            taken = list(self._requests)
+            self._requests.clear()
+        return taken
+
+
 class Batch(Generic[In, Out]):
     """The requests of a loop, turn by turn: `for live in batch`.
 
@@ -158,7 +188,7 @@ class Batch(Generic[In, Out]):
     ended or are gone are no longer. Where none is left, the loop waits for the next one.
     """
 
-    def __init__(self, arrivals: SimpleQueue[LiveRequest[In, Out]]) -> None:
+    def __init__(self, arrivals: Arrivals[In, Out]) -> None:
         self._arrivals = arrivals
         self._live: list[LiveRequest[In, Out]] = []
         self._is_fresh = False  # true if `wait` has found the requests of the next turn
@@ -173,24 +203,11 @@ class Batch(Generic[In, Out]):
         for request in self._live:
             request.is_new = False
         self._live = self.live
-        while True:
-            self._live += self._arrived()
-            if self._live:
-                break
-            first = self._arrivals.get()
-            if first.is_live:
-                self._live.append(first)
+        is_first = True
+        while is_first or not self._live:
+            self._live += [request for request in self._arrivals.take(wait=not self._live) if request.is_live]
+            is_first = False
         self._is_fresh = True
-
-    def _arrived(self) -> list[LiveRequest[In, Out]]:
-        arrived: list[LiveRequest[In, Out]] = []
-        while True:
-            try:
-                request = self._arrivals.get_nowait()
-            except Empty:
-                return arrived
-            if request.is_live:
-                arrived.append(request)
 
     def __iter__(self) -> Iterator[list[LiveRequest[In, Out]]]:
         return self

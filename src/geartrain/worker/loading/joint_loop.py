@@ -13,10 +13,9 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from queue import SimpleQueue
 from typing import Any, Final
 
-from geartrain.authoring.joining import Batch, LiveRequest, Outlet
+from geartrain.authoring.joining import Arrivals, Batch, LiveRequest, Outlet
 from geartrain.worker.errors import AnswerError, describe_error
 
 _NOT_ENDED: Final = "run() has ended, and this request had not: call request.end() for each before it returns"
@@ -30,7 +29,7 @@ class JointLoop:
         self._run = run
         self._make = make
         self._streams = streams
-        self._arrivals: SimpleQueue[LiveRequest[Any, Any]] = SimpleQueue()
+        self._arrivals: Arrivals[Any, Any] = Arrivals()
         self._told: deque[Outlet] = deque()
         self._is_waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -40,7 +39,7 @@ class JointLoop:
 
     async def value(self, values: Mapping[str, Any]) -> Any:
         """Have a request join; return its output."""
-        outlet = self._join(values)
+        outlet, request = self._join(values)
         try:
             while not outlet.has_ended:
                 await outlet.ready.wait()
@@ -48,10 +47,11 @@ class JointLoop:
             return _result(outlet)
         finally:
             outlet.close()
+            self._arrivals.discard(request)
 
     async def stream(self, values: Mapping[str, Any]) -> AsyncIterator[Any]:
         """Have a request join; yield the pieces of its stream."""
-        outlet = self._join(values)
+        outlet, request = self._join(values)
         try:
             while not outlet.has_ended:
                 await outlet.ready.wait()
@@ -61,16 +61,18 @@ class JointLoop:
             _result(outlet)
         finally:
             outlet.close()
+            self._arrivals.discard(request)
 
-    def _join(self, values: Mapping[str, Any]) -> Outlet:
+    def _join(self, values: Mapping[str, Any]) -> tuple[Outlet, LiveRequest[Any, Any]]:
         inputs = self._make(**values)
         outlet = Outlet(self._tell, asyncio.Event(), streams=self._streams)
         self._loop = asyncio.get_running_loop()
-        self._arrivals.put(LiveRequest(inputs, outlet, contextvars.copy_context()))
+        request: LiveRequest[Any, Any] = LiveRequest(inputs, outlet, contextvars.copy_context())
+        self._arrivals.put(request)
         if not self._has_thread:
             self._has_thread = True
             threading.Thread(target=self._work, name="geartrain-batch", daemon=True).start()
-        return outlet
+        return outlet, request
 
     def _wake(self) -> None:
         self._is_waking = False  # first: what is told from here on wakes again
