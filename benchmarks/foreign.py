@@ -1,8 +1,8 @@
 """Files for other servers, unchanged, beside a class of our own that does the same, and LitServe's own server.
 
 `python benchmarks/foreign.py --help`. Each answers `{"input": 3}` with `{"output": 4}`. They take turns in rounds,
-under wrk with 1 and 16 connections; a row has the median of its rounds, and its ratio to our class in the
-same round. Prints markdown.
+under wrk with 1 and 16 connections; the rate of a row is the median of its rounds, and its ratio that to our class in
+the same round. Prints markdown.
 """
 
 from __future__ import annotations

@@ -242,6 +242,54 @@ def test_a_class_alone(start: Start) -> None:
     assert client.post("/v1/models/scaler:predict", json={}).json() == {"predictions": ["scaler", True]}
 
 
+TRANSFORMER = """
+    import argparse
+    from kserve import Model, ModelServer, model_server
+
+    class Doubled(Model):
+        def preprocess(self, payload, headers=None):
+            return {"instances": [2 * each for each in payload["instances"]]}
+
+        def postprocess(self, result, headers=None):
+            return {"predictions": [-each for each in result["predictions"]]}
+
+    if __name__ == "__main__":
+        args, _ = argparse.ArgumentParser(parents=[model_server.parser]).parse_known_args()
+        model = Doubled(args.model_name)
+        model.load()
+        ModelServer().start([model])
+"""
+PREDICTOR = """
+    from kserve import Model
+
+    class Increased(Model):
+        def predict(self, payload, headers=None):
+            return {"predictions": [each + 1 for each in payload["instances"]]}
+"""
+
+
+def test_a_transformer_asks_its_predictor(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> None:
+    address = ""
+    for place, text in (("predictor", PREDICTOR), ("transformer", TRANSFORMER)):
+        folder = tmp_path / place / "numbers"
+        folder.mkdir(parents=True)
+        (folder / "server.py").write_text(textwrap.dedent(text))
+        (folder / "geartrain.yaml").write_text(f"parameters: {{predictor_host: '{address}'}}" if address else "")
+        process = server_process(str(folder))
+        address = process.wait_for("listening")["url"].rpartition("/")[2]
+        process.wait_for("ready")
+    answer = httpx.post(f"http://{address}/v1/models/numbers:predict", json={"instances": [1, 2]}, timeout=30)
+    assert answer.json() == {"predictions": [-3, -5]}
+
+
+def test_bodies_without_an_end(start: Start) -> None:
+    client, _ = start(SCALER, "parameters: {weights: weights.txt}")
+    headers = {"content-type": "application/json"}
+    for body in (b"[" * 100_000, b"\xff", b""):
+        answer = client.post("/v1/models/scaler:predict", content=body, headers=headers)
+        assert (answer.status_code, "error" in answer.json()) == (400, True)
+
+
 # what is recognised, and what cannot be
 
 

@@ -155,7 +155,13 @@ def test_a_flavor_with_columns(start: Start) -> None:
     missing = client.post("/invocations", json={"dataframe_records": [{"a": 1.0}]})
     assert (missing.status_code, missing.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
     assert "b" in missing.json()["message"]
-    for content, status in ((b"{", 400), (b"[]", 400), (b'{"inputs": {}, "instances": []}', 400), (b"\xff", 400)):
+    for content, status in (
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"inputs": {}, "instances": []}', 400),
+        (b"\xff", 400),
+        (b"[" * 100_000, 400),
+    ):
         answer = client.post("/invocations", content=content, headers={"content-type": "application/json"})
         assert (answer.status_code, "error_code" in answer.json()) == (status, True), answer.text
     assert client.post("/invocations", content=b"x", headers={"content-type": "a/b"}).status_code == 415

@@ -32,7 +32,19 @@ _RUN: Final = "The run"
         "geartrain batch shout - < texts.jsonl > loud.jsonl",
         "geartrain batch shout texts.jsonl -o loud.jsonl --part 0/4 --resume",
     ),
-    daily=("--output", "--map", "--keep", "--resume", "--overwrite", "--dry-run", "--errors", "--replicas", "--target"),
+    daily=(
+        "--output",
+        "--map",
+        "--keep",
+        "--resume",
+        "--overwrite",
+        "--dry-run",
+        "--errors",
+        "--replicas",
+        "--target",
+        "--part",
+        "--ray",
+    ),
 )
 def batch(
     model: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -55,7 +56,7 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowWorker:
-    """A model with one worker, which runs the rows of batches. It ends with its process.
+    """A model with one worker, which runs the rows of batches.
 
     Several batches may be called for at once; their rows share the batches of the model.
     """
@@ -83,7 +84,8 @@ class RowWorker:
         except BaseException:
             self.close()
             raise
-        self._runs.on_fault = self._on_fault
+        on_fault = weakref.WeakMethod(self._on_fault)  # else `__del__` would wait for a search for cycles
+        self._runs.on_fault = lambda fault: (found := on_fault()) and found(fault)
         self._fault: Exception | None = None
         self._room = asyncio.Semaphore(self._runs.window)
         self._waiting: set[asyncio.Future[None]] = set()
@@ -104,6 +106,11 @@ class RowWorker:
             self._thread.join()
             self._loop.close()
         self._stack.close()
+
+    def __del__(self) -> None:
+        """End the worker when Ray lets go of it, before its processes are killed."""
+        if hasattr(self, "_thread"):
+            self.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

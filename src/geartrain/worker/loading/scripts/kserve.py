@@ -87,7 +87,11 @@ class KServeScript(Script):
     def setup(self) -> None:
         """Make the model: as the script does where it starts its server, otherwise of its class."""
         if not _STARTED:
-            run_main_block(self.module, _arguments(self.options))
+            arguments = _arguments(self.options)
+            server: Any = importlib.import_module("kserve.model_server")
+            if hasattr(server, "args"):  # the package has read those of its import, when there were none
+                server.args, _ = server.parser.parse_known_args(arguments)
+            run_main_block(self.module, arguments)
         models = list(dict.fromkeys(_STARTED)) or [self._made()]
         if len(models) > 1:
             names = ", ".join(each.name for each in models)
@@ -271,7 +275,7 @@ def _payload(request: Request) -> Any:
         return request.body
     try:
         return request.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         invalid = importlib.import_module("kserve.errors").InvalidInput
         raise invalid(f"Unrecognized request format: {error}") from None
 

@@ -116,6 +116,8 @@ class MlflowModel:
                 return self._invoke(request)
             taken = {name: value for name, value in request.parameters.items() if name in self._params}
             return _tensors_of(self._model.predict(self._data_of(request), params=taken or None))
+        except RecursionError as error:
+            raise ClientError("the body is nested too deeply") from error
         except MlflowException as error:
             status = error.get_http_status_code()
             if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

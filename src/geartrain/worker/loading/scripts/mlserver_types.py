@@ -91,7 +91,7 @@ def _plain(value: Any, exclude_none: bool) -> Any:  # noqa: FBT001 - of `model_d
 class Parameters(_Record):
     """Parameters of any names."""
 
-    def __init__(self, content_type: str | None = None, headers: Mapping[str, Any] | None = None, **more: Any) -> None:
+    def __init__(self, /, content_type: str | None = None, headers: Any = None, **more: Any) -> None:
         self.content_type = content_type
         self.headers = headers
         vars(self).update(more)
