@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def pace(tmp_path: Path) -> Pace:
     return Pace(tmp_path / "pace")
 
 
-async def chunks(server: LiveServer, **values: Any) -> AsyncGenerator[str, None]:
+async def chunks(server: LiveServer, **values: Any) -> AsyncIterator[str]:
     """Yield the pieces of a prediction as they come."""
     headers = {"accept": "text/event-stream"}
     async with server.client.stream("POST", "/predictions", json={"input": values}, headers=headers) as response:
@@ -205,10 +205,13 @@ async def test_a_client_that_leaves_frees_its_place(serve: Serve, pace: Pace) ->
     async with serve(WRITER) as server:
         stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
         await eventually(lambda: server.workers.permits.idle == 3)
-        leaves = chunks(server, prompt="b", count=100_000)
-        first = asyncio.ensure_future(anext(leaves))
-        assert await pace.step_until_done(first) == "b0 "
-        await leaves.aclose()  # the connection with it
+        body = {"text_input": "b", "count": 100_000}
+
+        async def first_line() -> str:
+            async with server.client.stream("POST", "/v2/models/model/generate_stream", json=body) as answer:
+                return await anext(answer.aiter_lines())  # and then the connection is closed
+
+        assert '"b0 "' in await pace.step_until_done(asyncio.ensure_future(first_line()))
         await eventually(lambda: server.workers.permits.idle == 3)
         pace.step(2000)
         assert len((await stays)["output"]) == 2000
