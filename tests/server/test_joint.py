@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -76,30 +75,6 @@ VALUE = """
                     request.end(sum(request.inputs.x ** power for power in request.inputs.powers))
 """
 
-COUNT = """
-    import os
-    from geartrain import BaseRunner, Batch, ConcatenateIterator, joint, streaming
-
-    class Prompt:
-        prompt: str
-        pace: str = ""
-
-    class Runner(BaseRunner):
-        @streaming
-        @joint(max_size=4)
-        def run(self, batch: Batch[Prompt, ConcatenateIterator[str]]) -> None:
-            for live in batch:
-                for request in live:
-                    if request.inputs.pace:
-                        with open(request.inputs.pace, "rb", buffering=0) as gate:
-                            gate.read(1)
-                for request in live:
-                    if request.inputs.prompt == "die":
-                        os._exit(3)
-                    request.send(f"{len(live)} ")
-                    if request.inputs.prompt == "once":
-                        request.end()
-"""
 CHAT = """
     from typing import Any
     from geartrain import BaseRunner, Batch, ConcatenateIterator, joint
@@ -250,6 +225,32 @@ async def test_who_is_canceled_or_late_leaves_with_the_next_turn(serve: Serve, p
         assert [(await each)["output"] for each in others] == [["x0 "], ["y0 "], ["z0 "]]
 
 
+async def test_a_client_that_leaves_frees_its_place(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER) as server:
+        stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        body = {"text_input": "b", "count": 100_000}
+
+        async def first_line() -> str:
+            async with server.client.stream("POST", "/v2/models/model/generate_stream", json=body) as answer:
+                return await anext(answer.aiter_lines())  # and then the connection is closed
+
+        assert '"b0 "' in await pace.step_until_done(asyncio.ensure_future(first_line()))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        pace.step(2000)
+        assert len((await stays)["output"]) == 2000
+
+
+async def test_a_crash_fails_all_that_are_there(serve: Serve, pace: Pace) -> None:
+    async with serve(WRITER.replace('raise ValueError("the loop broke")', "__import__('os')._exit(3)")) as server:
+        stays = asyncio.ensure_future(server.predict({"prompt": "a", "count": 2000, "pace": str(pace.path)}))
+        await eventually(lambda: server.workers.permits.idle == 3)
+        boom = asyncio.ensure_future(server.predict({"prompt": "boom"}))
+        answers = [await pace.step_until_done(boom), await stays]
+        assert [each["status"] for each in answers] == ["failed"] * 2
+        assert all("crashed" in each["error"] for each in answers)
+
+
 async def test_more_requests_than_places(serve: Serve) -> None:
     async with serve(WRITER) as server:
 
@@ -304,55 +305,6 @@ def test_streams_over_grpc(tmp_path: Path, server_process: Callable[..., ServerP
     assert found == {
         name: [f"{name}{step} " for step in range(count)] for name, count in (("a", 5), ("b", 1), ("c", 3))
     }
-
-
-async def test_place_of_a_client_that_hangs_up_is_free_within_a_step(serve: Serve, pace: Pace) -> None:
-    async with serve(COUNT) as server:
-        stays = chunks(server, prompt="stays", pace=str(pace.path))
-        pace.step()
-        assert await anext(stays) == "1 "
-        body = {"text_input": "goes"}
-        stream = server.client.stream("POST", "/v2/models/model/generate_stream", json=body)
-        goes = asyncio.ensure_future(stream.__aenter__())  # answered with its first piece
-        await eventually(lambda: server.workers.permits.idle == 2)
-        piece = "1 "
-        while piece == "1 ":  # turns in which the other one had not come yet
-            pace.step()
-            piece = await anext(stays)
-        await (await goes).aclose()  # hangs up
-        await eventually(lambda: server.workers.permits.idle == 3)  # the loop stands still, and the place is free
-        pace.step(2)
-        pieces = [await anext(stays), await anext(stays)]
-        assert pieces[-1] == "1 ", pieces  # the turn under way may have begun with both
-        pace.step()  # for the end of the server
-
-
-async def test_crash_fails_all_that_are_there_and_the_next_one_works(
-    tmp_path: Path, server_process: Callable[..., ServerProcess]
-) -> None:
-    model = write_model(tmp_path / "model", COUNT)
-    process = server_process(str(model), "--restart", "on-crash", "--queue", "10")
-    url = process.wait_for("listening")["url"]
-    process.wait_for("ready")
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
-
-        async def ask(prompt: str) -> dict[str, Any]:
-            return dict((await client.post("/predictions", json={"input": {"prompt": prompt}})).json())
-
-        others = [asyncio.ensure_future(ask("stays")) for _ in range(3)]
-        async with asyncio.timeout(PATIENCE):
-            running = ""
-            while " 3" not in running:
-                lines = (await client.get("/metrics")).text.splitlines()
-                running = next(line for line in lines if line.startswith("geartrain_predictions_running{"))
-        answers = await asyncio.gather(*others, ask("die"))
-        for each in answers:
-            assert (each["status"], each["error"].partition(":")[0]) == ("failed", "Worker crashed")
-        async with asyncio.timeout(PATIENCE):
-            answer: dict[str, Any] = {}
-            while answer.get("status") != "succeeded":  # the worker is on its way back
-                answer = await ask("once")
-        assert answer["output"] == ["1 "]
 
 
 def test_run_and_doctor(tmp_path: Path) -> None:

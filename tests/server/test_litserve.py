@@ -36,7 +36,12 @@ SIMPLE = """
             return x ** self.power
 
         def encode_response(self, output):
+            if output == 0:
+                self.power = 0
             return {"output": output, "device": self.device_name}
+
+        def health(self):
+            return self.power > 0
 
     def ls_error(code, detail):
         from fastapi import HTTPException
@@ -229,6 +234,9 @@ def test_one_request(start: Start) -> None:
     # the other protocols
     assert client.post("/predictions", json={"input": {"body": {"input": 3}}}).json()["output"]["output"] == 9
     assert client.post("/invoke", json={"input": 5}).json()["output"] == 25
+    assert client.get("/health-check").json()["status"] == "READY"
+    client.post("/predict", json={"input": 0})
+    assert client.get("/health-check").json()["status"] == "UNHEALTHY"
 
 
 def test_nothing_else_listens(start: Start) -> None:

@@ -68,6 +68,9 @@ ASYNC = """
         async def load(self):
             self.ready = True
 
+        async def is_healthy(self):
+            return self.both < 2
+
         async def predict(self, inputs: Question, request: Request) -> Answer:
             if inputs.text == "tea":
                 raise HTTPException(status_code=418, detail="no tea")
@@ -166,6 +169,7 @@ def test_async_with_models_of_pydantic(start: Start) -> None:
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda _: client.post("/predict", json={"text": "both"}).json(), range(2)))
     assert answers == [{"text": "both"}] * 2
+    assert client.get("/health-check").json()["status"] == "UNHEALTHY"
 
 
 def test_streams(start: Start) -> None:

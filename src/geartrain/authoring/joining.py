@@ -151,37 +151,34 @@ class LiveRequest(Generic[In, Out]):
 
 
 class Arrivals(Generic[In, Out]):
-    """Requests that wait for the next turn of a loop, oldest first. One that leaves before is not kept."""
+    """Requests that a loop has not seen yet, in their order. The worker's loop puts, the author's thread takes."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._waiting: dict[LiveRequest[In, Out], None] = {}
+        self._requests: dict[LiveRequest[In, Out], None] = {}
+        self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._requests)
 
     def put(self, request: LiveRequest[In, Out]) -> None:
-        """Let a request wait."""
+        """Add a request."""
         with self._changed:
-            self._waiting[request] = None
+            self._requests[request] = None
             self._changed.notify()
 
-    def drop(self, request: LiveRequest[In, Out]) -> None:
-        """Remove a request, unless a turn has taken it."""
+    def discard(self, request: LiveRequest[In, Out]) -> None:
+        """Forget a request that is gone, if the loop has not seen it."""
         with self._changed:
-            self._waiting.pop(request, None)
+            self._requests.pop(request, None)
 
-    def take(self) -> list[LiveRequest[In, Out]]:
-        """Remove and return all that wait."""
+    def take(self, *, wait: bool) -> list[LiveRequest[In, Out]]:
+        """Take all of them; with `wait` there is one at least."""
         with self._changed:
-            taken = list(self._waiting)
-            self._waiting.clear()
+            while wait and not self._requests:
+                self._changed.wait()
+            taken = list(self._requests)
+            self._requests.clear()
         return taken
-
-    def wait(self) -> None:
-        """Block until a request waits."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting)
 
 
 class Batch(Generic[In, Out]):
@@ -206,14 +203,11 @@ class Batch(Generic[In, Out]):
         for request in self._live:
             request.is_new = False
         self._live = self.live
-        self._take()
-        while not self._live:
-            self._arrivals.wait()
-            self._take()
+        is_first = True
+        while is_first or not self._live:
+            self._live += [request for request in self._arrivals.take(wait=not self._live) if request.is_live]
+            is_first = False
         self._is_fresh = True
-
-    def _take(self) -> None:
-        self._live += [request for request in self._arrivals.take() if request.is_live]
 
     def __iter__(self) -> Iterator[list[LiveRequest[In, Out]]]:
         return self

@@ -25,11 +25,11 @@ class JointLoop:
     """Runs one author's `run(batch)`, in a thread that begins with the first request, and again when it has ended."""
 
     def __init__(self, run: Callable[[Batch[Any, Any]], Any], make: Callable[..., Any], *, streams: bool) -> None:
-        """`make` makes the author's object of the inputs of one request. `arrivals` are those that have no turn yet."""
+        """`make` makes the author's object of the inputs of one request."""
         self._run = run
         self._make = make
         self._streams = streams
-        self.arrivals: Arrivals[Any, Any] = Arrivals()
+        self._arrivals: Arrivals[Any, Any] = Arrivals()
         self._told: deque[Outlet] = deque()
         self._is_waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +39,7 @@ class JointLoop:
 
     async def value(self, values: Mapping[str, Any]) -> Any:
         """Have a request join; return its output."""
-        request, outlet = self._join(values)
+        outlet, request = self._join(values)
         try:
             while not outlet.has_ended:
                 await outlet.ready.wait()
@@ -47,11 +47,11 @@ class JointLoop:
             return _result(outlet)
         finally:
             outlet.close()
-            self.arrivals.drop(request)
+            self._arrivals.discard(request)
 
     async def stream(self, values: Mapping[str, Any]) -> AsyncIterator[Any]:
         """Have a request join; yield the pieces of its stream."""
-        request, outlet = self._join(values)
+        outlet, request = self._join(values)
         try:
             while not outlet.has_ended:
                 await outlet.ready.wait()
@@ -61,18 +61,18 @@ class JointLoop:
             _result(outlet)
         finally:
             outlet.close()
-            self.arrivals.drop(request)
+            self._arrivals.discard(request)
 
-    def _join(self, values: Mapping[str, Any]) -> tuple[LiveRequest[Any, Any], Outlet]:
+    def _join(self, values: Mapping[str, Any]) -> tuple[Outlet, LiveRequest[Any, Any]]:
         inputs = self._make(**values)
         outlet = Outlet(self._tell, asyncio.Event(), streams=self._streams)
         self._loop = asyncio.get_running_loop()
         request: LiveRequest[Any, Any] = LiveRequest(inputs, outlet, contextvars.copy_context())
-        self.arrivals.put(request)
+        self._arrivals.put(request)
         if not self._has_thread:
             self._has_thread = True
             threading.Thread(target=self._work, name="geartrain-batch", daemon=True).start()
-        return request, outlet
+        return outlet, request
 
     def _wake(self) -> None:
         self._is_waking = False  # first: what is told from here on wakes again
@@ -90,7 +90,7 @@ class JointLoop:
 
     def _work(self) -> None:
         while True:
-            batch: Batch[Any, Any] = Batch(self.arrivals)
+            batch: Batch[Any, Any] = Batch(self._arrivals)
             batch.wait()
             try:
                 self._run(batch)

@@ -95,4 +95,4 @@ def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
         )
     settings = None if script.batching is None else {**script.batching, **(batching or {})}
     runner = load_instance(script, script.run, place.file.parent, owner=f"the script {where}", batching=settings)
-    return runner._replace(platform=choice.name, max_concurrency=script.max_concurrency)
+    return runner._replace(platform=choice.name, max_concurrency=script.max_concurrency, healthcheck=script.health)

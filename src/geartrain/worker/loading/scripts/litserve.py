@@ -93,6 +93,8 @@ class LitServeScript(Script):
             prepare()
         self._steps = [_with_context(getattr(api, name)) for name in ("decode_request", "predict", "encode_response")]
         self._request_type = _request_type(api.decode_request)
+        if type(api).health is not importlib.import_module("litserve").LitAPI.health:
+            self.health = api.health
         if api.enable_async:
             self.run = self._run_async
             self.max_concurrency = _AT_ONCE

@@ -37,6 +37,9 @@ class Script:
     max_concurrency: int | None = None
     """The number of requests that an async `run()` has at once."""
 
+    health: Callable[[], Any] | None = None
+    """The author's own check of health, which returns whether the model is well."""
+
     run: Callable[..., Any]
     """Answers one request, or a list of them."""
 

@@ -132,6 +132,8 @@ class TrussModel(Script):
         else:
             self.run = self._run
 
+        self.health = getattr(self._model, "is_healthy", None)
+
     def setup(self) -> None:
         """Call `load()`."""
         load = getattr(self._model, "load", None)
