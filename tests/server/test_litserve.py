@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from geartrain.project.errors import ProjectError
@@ -314,12 +315,101 @@ def test_models_of_pydantic(start: Start) -> None:
     assert [each["loc"] for each in answer.json()["detail"]] == [["body", "text"], ["body", "times"]]
 
 
+CHAT = """
+    import litserve as ls
+    from litserve.specs.openai import ChatMessage
+
+    class API(ls.LitAPI):
+        def setup(self, device): ...
+
+        def predict(self, messages, context):
+            for word in messages[-1]["content"].split():
+                yield f"{word}{context.get('temperature', '')} "
+
+    class Own(API):
+        def decode_request(self, request, context):
+            context["asked"] = request.messages[0].content
+            return [{"content": "x y"}]
+
+        def encode_response(self, output, context):
+            yield {"role": "assistant", "content": context["asked"] + " " + "".join(output)}
+            yield {"role": "assistant", "content": "", "prompt_tokens": 25, "completion_tokens": 10}
+
+    class Tools(API):
+        def encode_response(self, output):
+            call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            yield ChatMessage(role="assistant", content="", tool_calls=[call])
+
+    class Batches(API):
+        def batch(self, inputs):
+            return inputs
+
+        def predict(self, inputs, context):
+            assert isinstance(context, list)
+            for number in range(3):
+                yield [f"{number} "] * len(inputs)
+
+        def unbatch(self, output):
+            return output
+
+        def encode_response(self, output):
+            for each in output:
+                yield [{"role": "assistant", "content": text} for text in each]
+
+    class Async(API):
+        async def decode_request(self, request):
+            return request.messages[-1].content
+
+        async def predict(self, text):
+            for word in text.split():
+                yield word + "! "
+
+        async def encode_response(self, output):
+            async for word in output:
+                yield {"role": "assistant", "content": word}
+
+    ls.LitServer(API(spec=ls.OpenAISpec())).run()
+"""
 SEVERAL = (
     MODEL
     + """
     ls.LitServer([API(api_path="/a"), API(api_path="/b")]).run()
 """
 )
+
+
+@pytest.mark.parametrize(
+    ("api", "whole"),
+    [
+        ("API", "good1.0 day1.0 "),
+        ("Own", "good day x1.0 y1.0 "),
+        ("Batches", "0 1 2 "),
+        ("Async", "good! day! "),
+    ],
+)
+def test_chats(start: Start, api: str, whole: str) -> None:
+    options = {"Batches": "max_batch_size=2", "Async": "enable_async=True"}.get(api, "")
+    made = f"{api}(spec=ls.OpenAISpec(), {options})"
+    url = str(start(CHAT.replace("API(spec=ls.OpenAISpec())", made)).base_url)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    asked: Any = {"model": "lit", "messages": [{"role": "user", "content": "good day"}], "temperature": 1}
+    answer = client.chat.completions.create(**asked)
+    assert answer.choices[0].message.content == whole
+    if api == "Own":
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (25, 10)
+    pieces = [chunk.choices[0].delta.content for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(filter(None, pieces)) == whole
+
+
+def test_calls_of_tools(start: Start) -> None:
+    client = start(CHAT.replace("API(spec=ls.OpenAISpec())", "Tools(spec=ls.OpenAISpec())"))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {"model": "lit", "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
 def test_one_of_several_models(start: Start) -> None:
@@ -330,7 +420,11 @@ def test_one_of_several_models(start: Start) -> None:
 FAULTS = [
     (SEVERAL, "", "it has 2 models (/a, /b): name one with `parameters: {api_path: ...}`"),
     (SEVERAL, "parameters: {api_path: /c}", "there is no LitAPI with the api_path '/c'"),
-    (SIMPLE.replace("SquareAPI()", "SquareAPI(spec=ls.OpenAISpec())"), "", "its spec=OpenAISpec() is an API"),
+    (
+        SIMPLE.replace("SquareAPI()", "SquareAPI(spec=ls.OpenAIEmbeddingSpec())"),
+        "",
+        "OpenAIEmbeddingSpec() is not served",
+    ),
     (SIMPLE.replace("SquareAPI()", "SquareAPI(max_batch_size=0)"), "", "max_batch_size must be greater than 0"),
     ("import litserve as ls\n\nls.LitServer([]).run()\n", "", "it has no class that is derived from LitAPI"),
     *([] if HAS_PACKAGES else [(f"import litserve.loops\n{textwrap.dedent(SIMPLE)}", "", "stands in for")]),

@@ -27,6 +27,7 @@ from geartrain.worker.loading.scripts.script import FormFile, Place, Script, rea
 from geartrain.worker.loading.scripts.values import plain
 
 _AT_ONCE: Final = 64  # requests of an async model
+_CHAT: Final = "OpenAISpec"
 _FORM: Final = "multipart/form-data"
 _QUERY: Final = "application/x-www-form-urlencoded"
 _OF_THE_API: Final = ("max_batch_size", "batch_timeout", "api_path", "stream", "enable_async", "spec")
@@ -83,10 +84,11 @@ class LitServeScript(Script):
         super().__init__(module, place, options)
         run_main_block(module)
         self.api = api = _chosen(_SERVED or _of_classes(module), options)
-        if getattr(api, "spec", None) is not None:
+        spec = getattr(api, "spec", None)
+        if spec is not None and type(spec).__name__ != _CHAT:
             raise ValueError(
-                f"its spec={type(api.spec).__name__}() is an API of LitServe's own: take it out, and annotate the"
-                " inputs of a Runner as docs/openai.md shows, for OpenAI's API"
+                f"its spec={type(spec).__name__}() is not served: take it out, and annotate the inputs of a Runner as"
+                " docs/openai.md shows, for OpenAI's API"
             )
         prepare = getattr(api, "pre_setup", None)
         if prepare is not None:  # of the real package: it decides how `unbatch` works
@@ -95,7 +97,13 @@ class LitServeScript(Script):
         self._request_type = _request_type(api.decode_request)
         if type(api).health is not importlib.import_module("litserve").LitAPI.health:
             self.health = api.health
-        if api.enable_async:
+        if spec is not None:
+            from geartrain.worker.loading.scripts.litserve_chat import Chat
+
+            chat = Chat(api, importlib.import_module("litserve").LitAPI, _with_context)
+            self.run = chat.run_async if api.enable_async else chat.run
+            self.max_concurrency = _AT_ONCE if api.enable_async else None
+        elif api.enable_async:
             self.run = self._run_async
             self.max_concurrency = _AT_ONCE
         elif api.stream:

@@ -24,6 +24,19 @@ class OpenAIEmbeddingSpec(LitSpec):
     """OpenAI's embeddings."""
 
 
+class ChatMessage:
+    """A message, or a part of one."""
+
+    def __init__(self, role: str = "assistant", content: Any = None, **others: Any) -> None:
+        self.role = role
+        self.content = content
+        vars(self).update(others)
+
+    def model_dump(self, *, exclude_none: bool = False, **_: Any) -> dict[str, Any]:
+        """Return its members, without those that are None if that is wanted."""
+        return {name: value for name, value in vars(self).items() if not (exclude_none and value is None)}
+
+
 class Callback(ABC):  # noqa: B024 - as there
     """Is told of what happens to requests; it is not called here."""
 
@@ -59,6 +72,8 @@ class LitAPI:
         self.stream = stream
         self.enable_async = enable_async
         self.spec = spec
+        if spec is not None:
+            self.stream = True
         self.device: str | None = None
 
     def setup(self, device: str) -> None:

@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 import traceback
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, TEXT_TYPE, Request, Response, is_json
@@ -185,7 +186,7 @@ class TorchServeHandler(Script):
     def _begin(self, requests: list[Request]) -> names.Context:
         """Have the context be about these requests."""
         context = self._context
-        context.request_ids = {number: uuid.uuid4().hex for number in range(len(requests))}
+        context.request_ids = {number: os.urandom(16).hex() for number in range(len(requests))}
         context.request_processor = [
             names.RequestProcessor({**each.headers, "content-type": each.content_type, "accept": each.accept})
             for each in requests
@@ -372,7 +373,9 @@ def _entry(module: ModuleType, function: str, place: Place) -> tuple[Callable[[A
 
 def _data(request: Request) -> dict[str, Any]:
     """Return the item of `data` for a request: its fields, or its body. Raises `ClientError`."""
-    found: dict[str, Any] = {name: value.encode() for name, value in request.parameters.items()}
+    found: dict[str, Any] = {}
+    if request.query:
+        found = {name: value.encode() for name, value in request.parameters.items()}
     kind = request.media_type
     if kind == "multipart/form-data":
         parts = read_form(request)
@@ -421,7 +424,11 @@ def _content(value: Any) -> bytes:
         buffer = io.BytesIO()
         sys.modules["torch"].save(value, buffer)
         return buffer.getvalue()
-    return json.dumps(plain(value), indent=2).encode()
+    found = plain(value)
+    try:
+        return orjson.dumps(found, option=orjson.OPT_INDENT_2)
+    except TypeError:  # such as a number of more than 64 bits
+        return json.dumps(found, indent=2).encode()
 
 
 def _fault(code: int, message: str) -> Response:
