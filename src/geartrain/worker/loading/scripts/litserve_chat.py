@@ -16,12 +16,15 @@ _COUNTS: Final = {"prompt_tokens": "tokens.prompt", "completion_tokens": "tokens
 class Chat:
     """Answers chats with the methods of a `LitAPI`."""
 
-    def __init__(self, api: Any, base: type, with_context: Callable[[Callable[..., Any]], Any]) -> None:
+    def __init__(self, api: Any, base: Any, with_context: Callable[[Callable[..., Any]], Any]) -> None:
         """`base` is `LitAPI`, whose own methods have no effect; `with_context` is that of litserve.py."""
         self._api = api
-        self._decode = _own(api, base, "decode_request", with_context)
+        kind: Any = type(api)
+        decodes = kind.decode_request is not base.decode_request
+        encodes = kind.encode_response is not base.encode_response
+        self._decode = with_context(api.decode_request) if decodes else None
         self._predict = with_context(api.predict)
-        self._encode = _own(api, base, "encode_response", with_context)
+        self._encode = with_context(api.encode_response) if encodes else None
         self._takes_batches = api.max_batch_size > 1
 
     def run(
@@ -72,11 +75,6 @@ class Chat:
         made = self._predict(context, taken)
         made = [made] if isinstance(made, str) else made
         return made if self._encode is None else self._encode(context, made)
-
-
-def _own(api: Any, base: type, name: str, with_context: Callable[[Callable[..., Any]], Any]) -> Any:
-    """Return a method of the author's; None for that of the base class."""
-    return None if getattr(type(api), name) is getattr(base, name) else with_context(getattr(api, name))
 
 
 def _context(messages: list[Message], **given: Any) -> dict[str, Any]:
