@@ -78,12 +78,13 @@ async def check_beside(url: str, path: str, body: bytes) -> httpx.Response:
             assert answer.json()["output"] == "HI"
             return perf_counter() - begin
 
-        usual = max([await quick() for _ in range(BEFORE)])  # this machine may be busy
+        usual = max([await quick() for _ in range(BEFORE)])
         hostile = asyncio.create_task(client.post(path, content=body))
         times = [await quick()]
         while not hostile.done():
             times.append(await quick())
-        assert sorted(times)[len(times) * 9 // 10] < usual + LONGER, (usual, times)
+        most = sorted(times)[(len(times) - 1) * 9 // 10]  # of a few answers all but the slowest: this machine may be busy
+        assert most < usual + LONGER, (usual, times)
         return await hostile
 
 
