@@ -83,7 +83,7 @@ async def check_beside(url: str, path: str, body: bytes) -> httpx.Response:
         times = [await quick()]
         while not hostile.done():
             times.append(await quick())
-        most = sorted(times)[(len(times) - 1) * 9 // 10]  # of a few answers all but the slowest: this machine may be busy
+        most = sorted(times)[(len(times) - 1) * 9 // 10]  # of few answers, all but the slowest
         assert most < usual + LONGER, (usual, times)
         return await hostile
 
