@@ -30,6 +30,7 @@ class OutboxDispatcher:
         self._due = asyncio.Event()
         self._running: dict[int, asyncio.Future[None]] = {}  # by the number of the entry
         self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
         durability.on_delivery = self._due.set
 
     def start(self) -> None:
@@ -39,16 +40,20 @@ class OutboxDispatcher:
 
     async def drain(self, seconds: float) -> None:
         """Deliver what is due, at most so many seconds; the rest is left in the store."""
-        await _cancel(() if self._task is None else (self._task,))
+        self._is_ending = True
+        self._due.set()
+        task = () if self._task is None else (self._task,)
         with contextlib.suppress(TimeoutError, GeartrainError):
             async with asyncio.timeout(seconds):
+                if task:  # it ends by itself: the entries that it is leasing would wait until their loan ends
+                    await asyncio.wait(task)
                 await self._deliver_due()
                 if self._running:
                     await asyncio.wait(tuple(self._running.values()))
-        await _cancel(tuple(self._running.values()))
+        await _cancel((*task, *self._running.values()))
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_ending:
             with contextlib.suppress(TimeoutError):
                 # Others leave entries, and loans end, without telling anybody.
                 async with asyncio.timeout(self._durability.settings.lease / 3):

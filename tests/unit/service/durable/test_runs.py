@@ -443,6 +443,49 @@ async def test_the_last_webhook_is_left_for_later_while_one_before_it_is_not_ans
     await dispatcher.drain(1.0)
 
 
+async def test_what_is_being_leased_when_the_server_stops_is_delivered() -> None:
+    bench = await Bench().start()
+    sender = Sender(None)
+    outbox = bench.store.outbox
+    outbox.due = [OutboxEntry(1, KEY, StoredDelivery(Webhook("http://hook"), b"body"), 1)]
+    asked, answered = asyncio.Event(), asyncio.Event()
+    lease = outbox.lease
+
+    async def slow(owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+        """Lease as a database does: what is asked for happens there, though its answer comes late."""
+        leased = await lease(owner, limit=limit, seconds=seconds)
+        asked.set()
+        await answered.wait()
+        return leased
+
+    outbox.lease = slow  # type: ignore[method-assign]
+    bench.durability.settings = DurableSettings(lease=60.0)
+    dispatcher = OutboxDispatcher(bench.durability, lambda _model: sender)  # type: ignore[arg-type, return-value]
+    dispatcher.start()
+    await asked.wait()
+    stopping = asyncio.ensure_future(dispatcher.drain(10.0))
+    await asyncio.sleep(0)
+    answered.set()
+    await stopping
+    assert (sender.sent, outbox.removed) == ([b"body"], [1])
+
+
+async def test_a_store_that_does_not_answer_holds_up_the_stop_only_for_its_time() -> None:
+    bench = await Bench().start()
+    asked = asyncio.Event()
+
+    async def never(_owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+        asked.set()
+        return await asyncio.Future()
+
+    bench.store.outbox.lease = never  # type: ignore[method-assign, assignment]
+    dispatcher = OutboxDispatcher(bench.durability, lambda _model: Sender())  # type: ignore[arg-type, return-value]
+    dispatcher.start()
+    await asked.wait()
+    async with asyncio.timeout(10):
+        await dispatcher.drain(0.05)
+
+
 async def test_s11_id_that_is_used_again_keeps_the_order_of_its_webhooks() -> None:
     """The slow webhook of the prediction that had the id before ends, and the one of the next is still under way."""
     durability = (await Bench().start()).durability
