@@ -215,6 +215,34 @@ def test_azure_with_raw_requests(start: Start) -> None:
     assert (answer.status_code, answer.json()) == (422, {"error": "empty"})
 
 
+FILES = """
+    import io
+    from azureml.contrib.services.aml_request import AMLRequest, rawhttp
+    from azureml.contrib.services.aml_response import AMLResponse
+
+    def init():
+        pass
+
+    @rawhttp
+    def run(request: AMLRequest):
+        files = request.files.getlist("file[]")
+        if request.form.get("whole"):
+            answer = AMLResponse(request.files["file[]"].read() + files[-1].stream.read(), 200)
+            answer.mimetype = "image/x-own"
+            return answer
+        return {"names": [each.filename for each in files], "missing": request.files.getlist("other")}
+"""
+
+
+def test_azure_with_files(start: Start) -> None:
+    client = start("multi-file-score.py", FILES)
+    files = [("file[]", ("a.bin", b"1")), ("file[]", ("b.bin", b"2"))]
+    assert client.post("/score", files=files).json() == {"names": ["a.bin", "b.bin"], "missing": []}
+    answer = client.post("/score", files=files, data={"whole": "yes"})
+    assert (answer.content, answer.headers["content-type"]) == (b"12", "image/x-own")
+    assert client.post("/score", content=b"x", headers={"content-type": "multipart/form-data"}).status_code == 400
+
+
 # what is recognised, and what cannot be
 
 

@@ -133,8 +133,8 @@ def is_hugging_face(path: Path) -> bool:
 
 
 def is_azure(path: Path) -> bool:
-    """True if a file of Python has both functions of a script for Azure ML."""
-    return _defines(path, rb"def\s+init\b") and _defines(path, rb"def\s+run\b")
+    """True if a file of Python, called score.py or like that, has both functions of a script for Azure ML."""
+    return "score" in path.stem.lower() and _defines(path, rb"def\s+init\b") and _defines(path, rb"def\s+run\b")
 
 
 def is_litserve(path: Path) -> bool:
@@ -298,7 +298,7 @@ FORMATS: Final = (
     Format(backend="sagemaker", platforms=("sagemaker",), names=("inference.py",), is_one=is_sagemaker),
     Format(backend="sagemaker", platforms=("sagemaker",), is_one=has_sagemaker, is_folder=True),
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
-    Format(backend="azureml", platforms=("azureml",), names=("score.py",), is_one=is_azure),
+    Format(backend="azureml", platforms=("azureml",), is_one=is_azure, is_script=True),
     Format(backend="litserve", platforms=("litserve",), is_one=is_litserve, is_script=True),
     Format(backend="torchserve", platforms=("torchserve",), suffixes=(".mar",)),
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torch_archive, is_folder=True),

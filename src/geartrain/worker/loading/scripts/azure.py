@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -10,12 +11,37 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
 from geartrain.worker.loading.scripts.finder import stand_in
-from geartrain.worker.loading.scripts.script import Place, Script
+from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_parts
 from geartrain.worker.loading.scripts.values import plain
 
 _RAW: Final = "__geartrain_rawhttp__"
 _PACKAGE: Final = "azureml.contrib.services"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class FileStorage:
+    """A file of a form, with the names that `flask` gives to its parts."""
+
+    def __init__(self, given: FormFile) -> None:
+        self.filename = given.filename
+        self.content_type = self.mimetype = given.content_type
+        self.stream = io.BytesIO(given.body)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes of the file."""
+        return self.stream.read(size)
+
+
+class Parts(dict[str, Any]):
+    """Fields or files of a form by name: the first of each, and all of them by `getlist`."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self._pairs = pairs
+        super().__init__(reversed(pairs))
+
+    def getlist(self, name: str) -> list[Any]:
+        """Return all of a name; none if there is none."""
+        return [value for each, value in self._pairs if each == name]
 
 
 class AMLRequest:
@@ -28,6 +54,9 @@ class AMLRequest:
         self.headers = {**request.headers, "content-type": request.content_type}
         self.args = request.parameters
         self.data = request.body
+        parts = read_parts(request) if request.media_type == "multipart/form-data" else []
+        self.files = Parts([(name, FileStorage(part)) for name, part in parts if isinstance(part, FormFile)])
+        self.form = Parts([(name, part.decode(errors="replace")) for name, part in parts if isinstance(part, bytes)])
 
     def get_data(self, *, as_text: bool = False) -> str | bytes:
         """Return the body."""
@@ -46,6 +75,7 @@ class AMLResponse:
         self.content_type = JSON_TYPE if json_str else None
         self.status_code = status_code
         self.headers: dict[str, str] = dict(response_headers or {})
+        self.mimetype: str | None = None
 
 
 def rawhttp(function: _Function) -> _Function:
@@ -90,6 +120,6 @@ class AzureScript(Script):
         is_raw = getattr(run, _RAW, False)
         answer = run(AMLRequest(request) if is_raw else request.text)
         if isinstance(answer, AMLResponse):
-            kind = answer.headers.pop("content-type", answer.content_type)
+            kind = answer.mimetype or answer.headers.pop("content-type", answer.content_type)
             return Response(answer.content, kind, status=answer.status_code, headers=answer.headers)
         return Response(json.dumps(plain(answer)), JSON_TYPE)

@@ -89,7 +89,7 @@ class _Fields:
     """Takes the parts of a form."""
 
     def __init__(self) -> None:
-        self.found: dict[str, bytes | FormFile] = {}
+        self.found: list[tuple[str, bytes | FormFile]] = []
         self._head = PartHead("")
         self._data = bytearray()
 
@@ -102,11 +102,16 @@ class _Fields:
 
     def end_part(self) -> None:
         head, data = self._head, bytes(self._data)
-        self.found[head.name] = FormFile(head.file_name, head.media_type, data) if head.is_file else data
+        self.found.append((head.name, FormFile(head.file_name, head.media_type, data) if head.is_file else data))
 
 
 def read_form(request: Request) -> dict[str, bytes | FormFile]:
-    """Read the fields and the files of a `multipart/form-data`. Raises `ClientError`."""
+    """Read the fields and the files of a `multipart/form-data`, the last of each name. Raises `ClientError`."""
+    return dict(read_parts(request))
+
+
+def read_parts(request: Request) -> list[tuple[str, bytes | FormFile]]:
+    """Read the fields and the files of a `multipart/form-data` in their order. Raises `ClientError`."""
     fields = _Fields()
     try:
         reader = MultipartReader(request.content_type.encode("latin-1", "replace"), fields)
