@@ -232,6 +232,10 @@ def test_one_request(start: Start) -> None:
     assert (answer.status_code, "no JSON" in answer.json()["detail"]) == (400, True)
     answer = client.post("/predict", content="a", headers={"content-type": "image/png"})
     assert (answer.status_code, "send JSON, or a form" in answer.json()["detail"]) == (400, True)
+    answer = client.post("/predict", content="[" * 100_000, headers={"content-type": "application/json"})
+    assert (answer.status_code, "nested too deeply" in answer.json()["detail"]) == (400, True)
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    assert client.post("/predict", content=b"other=\xff", headers=headers).json() == {"detail": "KeyError: 'input'"}
     # the other protocols
     assert client.post("/predictions", json={"input": {"body": {"input": 3}}}).json()["output"]["output"] == 9
     assert client.post("/invoke", json={"input": 5}).json()["output"] == 25

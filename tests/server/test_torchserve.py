@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import tempfile
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -189,6 +191,9 @@ def test_errors(start: Start, tmp_path: Path) -> None:
     assert client.post("/predictions/other", content="x").status_code == 404
     answer = client.post("/predictions/net", content=b"x", headers={"content-type": "multipart/form-data; boundary=x"})
     assert answer.status_code == 400
+    deep = b"[" * 100_000
+    answer = client.post("/predictions/net", content=deep, headers={"content-type": "application/json"})
+    assert answer.content == deep[::-1]  # that cannot be decoded stays as it is
     # the other protocols, and the metric
     body = {"input": {"body": {"x": 1}}}
     answer = client.post("/predictions", json=body)
@@ -229,6 +234,46 @@ def test_streams(start: Start, tmp_path: Path) -> None:
     ):
         answer.read()
     assert client.post("/predictions/net", content="go", headers=text).text == "0 1 2 end"
+
+
+def test_a_client_that_leaves_ends_its_handler(start: Start, tmp_path: Path) -> None:
+    """A handler whose stream nobody reads is stopped, and the next request has a head of its own."""
+    endless = """
+    import itertools
+    from ts.handler_utils.utils import send_intermediate_predict_response
+
+    def handle(data, context):
+        if data is None:
+            return
+        if data[0]["body"] == "go":
+            return ["alone"]
+        context.set_response_header(0, "x-own", "endless")
+        for number in itertools.count():
+            send_intermediate_predict_response([f"{number} " * 1000], context.request_ids, "", 200, context)
+    """
+    client = start(write(tmp_path / "net", {"handler.py": endless}))
+    text = {"content-type": "text/plain"}
+    with client.stream("POST", "/predictions/net", content="x", headers=text) as answer:
+        assert answer.headers["x-own"] == "endless"
+        assert next(answer.iter_raw()).startswith(b"0 ")
+    answer = client.post("/predictions/net", content="go", headers=text)
+    assert (answer.text, "x-own" in answer.headers) == ("alone", False)
+
+
+def test_archives_of_killed_processes_are_removed(start: Start, tmp_path: Path) -> None:
+    old, new = (Path(tempfile.mkdtemp(prefix="geartrain-mar-")) for _ in range(2))
+    os.utime(old, (1, 1))
+    held = Path(tempfile.mkdtemp(prefix="geartrain-mar-"))
+    os.utime(held, (1, 1))
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        start(archive(tmp_path / "net.mar", {"MAR-INF/MANIFEST.json": manifest(handler="f.py"), "f.py": FUNCTION}))
+        assert [each.exists() for each in (old, new, held)] == [False, True, True]
+    finally:
+        os.close(lock)
+        for each in (new, held):
+            each.rmdir()
 
 
 def test_weights_of_torch(start: Start, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ ASYNC = """
             self.both = 0
 
         async def load(self):
-            self.ready = True
+            self.loop = asyncio.get_running_loop()
 
         async def is_healthy(self):
             return self.both < 2
@@ -79,13 +79,15 @@ ASYNC = """
                 while self.both < 2:
                     await asyncio.sleep(0.005)
             assert (await request.json())["text"] == inputs.text
+            assert asyncio.get_running_loop() is self.loop
             return Answer(text=inputs.text * inputs.times + request.headers.get("x-own", ""))
 """
 STREAMS = """
     class Model:
         def predict(self, inputs):
             yield "a"
-            yield b"b"
+            yield b"b\\xc3"
+            yield b"\\xa4"
             if inputs["fails"]:
                 raise ValueError("fails")
 
@@ -175,9 +177,9 @@ def test_async_with_models_of_pydantic(start: Start) -> None:
 def test_streams(start: Start) -> None:
     client = start(STREAMS)
     answer = client.post("/predict", json={"fails": False})
-    assert (answer.text, answer.headers["content-type"]) == ("ab", "application/octet-stream")
+    assert (answer.content.decode(), answer.headers["content-type"]) == ("ab\xe4", "application/octet-stream")
     answer = client.post("/predict", json={"fails": False}, headers={"accept": "application/json"})
-    assert answer.json() == "ab"
+    assert answer.json() == "ab\xe4"
     failing = client.stream("POST", "/predict", json={"fails": True})
     with failing as answer, pytest.raises(httpx.HTTPError):
         answer.read()

@@ -99,8 +99,11 @@ class Request:
             raise ValueError(f"the charset of the body is not known: {error}") from None
 
     def json(self) -> Any:
-        """Decode the body. Raises `ValueError` if it is no JSON."""
-        return json.loads(self.body)
+        """Decode the body. Raises `ValueError` if it is no JSON, or nested too deeply."""
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.path} {self.content_type or '-'} {len(self.body)} bytes>"

@@ -6,16 +6,14 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from geartrain.dataset.errors import DatasetError
-from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_fetched
-from geartrain.project.setting_values import AUTO, Devices, Weights
+from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, Progress, ServeOptions, build
 from geartrain.service.models.deployment import Deployment, Limits
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from geartrain.dataset.sources import Source
-    from geartrain.domain.remote.progress import Download
-    from geartrain.domain.remote.reference import RemoteReference
-    from geartrain.server.fetching import Fetcher
-
-    T = TypeVar("T")
 
 _RESTARTS = RestartPolicy(limit=sys.maxsize, first_delay=0.05, longest_delay=2.0)
 
@@ -46,41 +39,12 @@ class ModelOptions:
     on_progress: Callable[[Progress], None] = lambda _progress: None
 
 
-class _Downloads:
-    """Fetches models and weights that lie elsewhere. They stay until `close`."""
-
-    def __init__(self) -> None:
-        self._held = contextlib.ExitStack()
-        self.close = self._held.close
-
-    def model(self, reference: RemoteReference) -> Path:
-        """Return the fetched folder of a model; raise ProjectError."""
-        return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
-
-    def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:
-        """Put weights into the folder of their model; return the one without a place there; raise ProjectError."""
-        return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
-
-    def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
-        from geartrain.outbound.remote.source import RemoteError  # late: most models are here
-        from geartrain.server import CacheOptions
-        from geartrain.server.fetching import Fetcher, fetch_now
-
-        fetcher = Fetcher(CacheOptions())
-        self._held.callback(fetcher.close)
-        try:
-            return fetch_now(work, fetcher)
-        except RemoteError as error:
-            raise ProjectError(error.message) from None
-
-
 @contextlib.contextmanager
 def found(model: str | os.PathLike[str], *, no_pickle: bool = False) -> Iterator[ModelSource]:
-    """Find a model, and fetch before what lies elsewhere; it stays for the block. Blocks, beside no running loop.
+    """Find a model, and fetch before what lies elsewhere; it stays for the block. Blocks. Raises `ProjectError`."""
+    from geartrain.server.fetching import Downloads  # late: most models are here
 
-    Raises `ProjectError`.
-    """
-    with contextlib.closing(_Downloads()) as downloads:
+    with Downloads() as downloads:
         yield find_fetched(os.fspath(model), downloads, no_pickle=no_pickle)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Format = Literal["jsonl", "csv", "tsv", "parquet", "arrow", "files"]
 FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv", "tsv", "parquet", "arrow", "files")
 
-_SUFFIXES: Final[dict[str, Format]] = {
+SUFFIXES: Final[dict[str, Format]] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -118,9 +118,9 @@ def _of_stream(form: Format) -> Source:
 
 
 def _format_of(path: Path) -> Format:
-    form = _SUFFIXES.get(path.suffix.lower())
+    form = SUFFIXES.get(path.suffix.lower())
     if form is None:
-        known = ", ".join(sorted(_SUFFIXES))
+        known = ", ".join(sorted(SUFFIXES))
         raise DatasetError(f"{path}: the format of a data set is known by its ending ({known}), or by --format")
     return form
 
@@ -143,7 +143,7 @@ def _of_folder(folder: Path, form: Format | None) -> Source:
     if not files:
         raise DatasetError(f"{folder} has no files")
     if form != "files":
-        formats = {form or _SUFFIXES.get(each.suffix.lower()) for each in files}
+        formats = {form or SUFFIXES.get(each.suffix.lower()) for each in files}
         if len(formats) == 1 and (only := formats.pop()) is not None:
             return Several(folder, [_of_file(each, only) for each in files])
     return Files(folder, files)

@@ -139,7 +139,7 @@ def is_azure(path: Path) -> bool:
 
 def is_litserve(path: Path) -> bool:
     """True if a file of Python has a class for LitServe, or its server."""
-    if not _defines(path, rb"\s*(import|from)\s+litserve"):
+    if not _defines(path, rb"[ \t]*(import|from)\s+litserve"):
         return False
     return _defines(path, rb"class\s+\w+\s*\([^)]*LitAPI") or makes_server(path)
 
@@ -148,7 +148,7 @@ def is_torchserve(path: Path) -> bool:
     """True if a file of Python has a handler of TorchServe: a class derived from one, or a function `handle`."""
     if _defines(path, rb"(async\s+)?def\s+handle\s*\(\s*data\s*,\s*(context|ctx)\b"):
         return True
-    return _defines(path, rb"\s*(import|from)\s+ts\b") and _defines(path, rb"class\s+\w+|def\s+handle\b")
+    return _defines(path, rb"[ \t]*(import|from)\s+ts\b") and _defines(path, rb"class\s+\w+|def\s+handle\b")
 
 
 def is_torch_archive(folder: Path) -> bool:
@@ -173,7 +173,7 @@ def is_mlflow(folder: Path) -> bool:
 
 def is_kserve(path: Path) -> bool:
     """True if a file of Python has a class for KServe."""
-    if not _defines(path, rb"\s*(import|from)\s+kserve\b"):
+    if not _defines(path, rb"[ \t]*(import|from)\s+kserve\b"):
         return False
     return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b")
 

@@ -21,20 +21,12 @@ from ray.data import Dataset, SaveMode
 from geartrain.dataset.columns import read_pairs
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.sinks import Errors
+from geartrain.dataset.sources import SUFFIXES
 from geartrain.ray.options import absolute, read_scale
 from geartrain.ray.rows import FILE, RowOptions, RowWorker
 
 _OURS: Final = re.compile(r"^(?:.* )?geartrain\.[\w.]+Error: (.+)$", re.MULTILINE)
 _ROWS: Final = 1024  # of a batch of Ray's; an actor has four of them at once
-_SUFFIXES: Final = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
 
 
 class MapOptions(TypedDict, total=False):
@@ -170,14 +162,14 @@ def _format_of(source: str) -> str:
     names = (
         {each.suffix.lower() for each in path.rglob("*") if each.is_file()} if path.is_dir() else {path.suffix.lower()}
     )
-    forms = {_SUFFIXES.get(name) for name in names}
+    forms = {SUFFIXES.get(name) for name in names}
     found = forms.pop() if len(forms) == 1 else None
     if found is not None:
         return found
     if path.is_dir():
         return "files"
     raise DatasetError(
-        f"{source}: Ray has readers for {', '.join(sorted(_SUFFIXES))}; write the format of others with --format"
+        f"{source}: Ray has readers for {', '.join(sorted(SUFFIXES))}; write the format of others with --format"
     )
 
 

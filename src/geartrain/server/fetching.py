@@ -9,8 +9,10 @@ import functools
 import os
 import pathlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -169,6 +171,36 @@ def fetch_now(
             return await work(fetcher, download)
 
     return asyncio.run(run())
+
+
+class Downloads:
+    """Fetches for the models of a block, in which what it has fetched stays. See `project.fetched.Fetch`."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def model(self, reference: RemoteReference) -> Path:
+        """Return the fetched folder of a model; raises ProjectError."""
+        return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
+
+    def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:
+        """Put weights into the folder of their model; return the one without a place there; raises ProjectError."""
+        return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
+
+    def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
+        fetcher = Fetcher(CacheOptions())
+        self._held.callback(fetcher.close)
+        with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine, with a loop of its own
+            try:
+                return thread.submit(fetch_now, work, fetcher).result()
+            except RemoteError as error:
+                raise ProjectError(error.message) from None
 
 
 class Elsewhere:

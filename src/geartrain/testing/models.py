@@ -5,61 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, chdir, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple
 
-from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_fetched
 from geartrain.project.source import ModelSource
 from geartrain.server.workers import choice_of
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.loader import LoadedRunner, load, load_object
-
-if TYPE_CHECKING:
-    from geartrain.domain.remote.progress import Download
-    from geartrain.domain.remote.reference import RemoteReference
-    from geartrain.project.setting_values import Weights
-    from geartrain.server.fetching import Fetcher
-
-
-T = TypeVar("T")
-
-
-class Downloads:
-    """Fetches for the models of a block, in which what it has fetched stays. See `project.fetched.Fetch`."""
-
-    def __init__(self) -> None:
-        self._held = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def model(self, reference: RemoteReference) -> Path:
-        """Return the fetched folder of a model."""
-        return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
-
-    def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:
-        """Put weights into the folder of their model; return the one without a place there; raises ProjectError."""
-        return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
-
-    def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
-        from geartrain.outbound.remote.source import RemoteError  # late: most models are here
-        from geartrain.server import CacheOptions
-        from geartrain.server.fetching import Fetcher, fetch_now
-
-        fetcher = Fetcher(CacheOptions())
-        self._held.callback(fetcher.close)
-        with ThreadPoolExecutor(1) as thread:  # a test may be a coroutine, with a loop of its own
-            try:
-                return thread.submit(fetch_now, work, fetcher).result()
-            except RemoteError as error:
-                raise ProjectError(error.message) from None
 
 
 class LoadedModel(NamedTuple):
@@ -86,6 +41,8 @@ def loaded(model: str | os.PathLike[str] | Callable[..., Any], mode: Mode) -> It
         with _imports_of(root):
             yield LoadedModel(load_object(model, str(source_file(model)), root, mode=mode), root)
         return
+    from geartrain.server.fetching import Downloads  # late: most models are here
+
     with Downloads() as downloads:
         source = find_fetched(os.fspath(model), downloads, mode=mode)
         with _environment(source.environment), _imports_of(source.root):

@@ -286,10 +286,17 @@ TRITON_PYTHON: Final = "python"
 """The backend of a `model.py` that was written for Triton's Python backend."""
 
 
-SCRIPTS: Final = frozenset(
-    {"sagemaker", "huggingface", "azureml", "litserve", "torchserve", "truss", "kserve", "mlserver"}
-)
-"""The backends of scripts that were written for other servers."""
+SCRIPTS: Final[Mapping[str, str]] = {
+    "sagemaker": "sagemaker:SageMakerScript",
+    "huggingface": "hugging_face:HuggingFaceHandler",
+    "azureml": "azure:AzureScript",
+    "litserve": "litserve:LitServeScript",
+    "torchserve": "torchserve:TorchServeHandler",
+    "truss": "truss:TrussModel",
+    "kserve": "kserve:KServeScript",
+    "mlserver": "mlserver:MlserverRuntime",
+}
+"""The backends of scripts that were written for other servers, each with its module and class in `scripts`."""
 
 
 MLFLOW: Final = "mlflow"
@@ -312,7 +319,7 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
     if choice.name in SCRIPTS:
         from geartrain.worker.loading.scripts.backend import load_script  # few models need it
 
-        return load_script(choice, batching)
+        return load_script(choice, batching, kind=SCRIPTS[choice.name])
     if choice.name == MLFLOW:
         from geartrain.worker.loading.scripts.mlflow import load_mlflow  # few models need it
 

@@ -1,13 +1,14 @@
-"""Answers of scripts: what frameworks of the web call a response, models of pydantic, and values that become JSON."""
+"""Makes responses of the answers of scripts: those of web frameworks, models of pydantic, and values of JSON."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Final
 
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, TEXT_TYPE, Response
-from geartrain.worker.loading.scripts.values import plain
 
 _ERRORS: Final = range(400, 600)
 _OWN_FIELDS: Final = frozenset({"content-length", "content-type"})
@@ -48,3 +49,49 @@ def http_error(error: BaseException) -> Response | None:
         status=status,
         headers=headers if isinstance(headers, Mapping) else None,
     )
+
+
+def answers_errors(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a `run()` so that an exception with a status and a detail is its answer."""
+    if inspect.iscoroutinefunction(run):
+
+        @wraps(run)
+        async def run_async(*arguments: Any, **named: Any) -> Any:
+            try:
+                return await run(*arguments, **named)
+            except Exception as error:
+                answer = http_error(error)
+                if answer is None:
+                    raise
+                return answer
+
+        return run_async
+
+    @wraps(run)
+    def run_sync(*arguments: Any, **named: Any) -> Any:
+        try:
+            return run(*arguments, **named)
+        except Exception as error:
+            answer = http_error(error)
+            if answer is None:
+                raise
+            return answer
+
+    return run_sync
+
+
+def plain(value: Any) -> Any:
+    """Return arrays, tensors, data frames and what holds them as lists, numbers and dicts."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "detach"):
+        return value.detach().cpu().tolist()
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        return value.to_dict(orient="records")
+    return value.tolist() if hasattr(value, "tolist") else value

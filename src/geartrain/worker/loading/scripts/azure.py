@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any, ClassVar, Final, TypeVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
+from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import stand_in
 from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_parts
-from geartrain.worker.loading.scripts.values import plain
 
 _RAW: Final = "__geartrain_rawhttp__"
 _PACKAGE: Final = "azureml.contrib.services"

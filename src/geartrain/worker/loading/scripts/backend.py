@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import describe_error
@@ -12,70 +13,17 @@ from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instan
 from geartrain.worker.loading.scripts.script import Script
 
 
-def _sagemaker() -> type[Script]:
-    from geartrain.worker.loading.scripts.sagemaker import SageMakerScript
+def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None, *, kind: str) -> LoadedRunner:
+    """Import a script of a class of this package, such as `azure:AzureScript`; its model is loaded by `setup()`.
 
-    return SageMakerScript
-
-
-def _hugging_face() -> type[Script]:
-    from geartrain.worker.loading.scripts.hugging_face import HuggingFaceHandler
-
-    return HuggingFaceHandler
+    Raises `LoadError`.
+    """
+    module_name, _, class_name = kind.partition(":")
+    found = importlib.import_module(f"{__package__}.{module_name}")
+    return _load(getattr(found, class_name), choice, batching)
 
 
-def _azure() -> type[Script]:
-    from geartrain.worker.loading.scripts.azure import AzureScript
-
-    return AzureScript
-
-
-def _litserve() -> type[Script]:
-    from geartrain.worker.loading.scripts.litserve import LitServeScript
-
-    return LitServeScript
-
-
-def _torchserve() -> type[Script]:
-    from geartrain.worker.loading.scripts.torchserve import TorchServeHandler
-
-    return TorchServeHandler
-
-
-def _truss() -> type[Script]:
-    from geartrain.worker.loading.scripts.truss import TrussModel
-
-    return TrussModel
-
-
-def _kserve() -> type[Script]:
-    from geartrain.worker.loading.scripts.kserve import KServeScript
-
-    return KServeScript
-
-
-def _mlserver() -> type[Script]:
-    from geartrain.worker.loading.scripts.mlserver import MlserverRuntime
-
-    return MlserverRuntime
-
-
-_KINDS: Final[Mapping[str, Callable[[], type[Script]]]] = {
-    "sagemaker": _sagemaker,
-    "huggingface": _hugging_face,
-    "azureml": _azure,
-    "litserve": _litserve,
-    "torchserve": _torchserve,
-    "truss": _truss,
-    "kserve": _kserve,
-    "mlserver": _mlserver,
-}
-"""Imports the class of a backend."""
-
-
-def load_script(choice: BackendChoice, batching: Mapping[str, Any] | None) -> LoadedRunner:
-    """Import a script; its model is loaded by `setup()`. Raises `LoadError`."""
-    kind = _KINDS[choice.name]()
+def _load(kind: type[Script], choice: BackendChoice, batching: Mapping[str, Any] | None) -> LoadedRunner:
     path = Path(choice.path)
     try:
         place = kind.find(path)

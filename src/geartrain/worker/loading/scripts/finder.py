@@ -58,6 +58,13 @@ def no_servers() -> None:
     after_import("uvicorn", change)
 
 
+def stand_in_for_web() -> None:
+    """Have scripts import FastAPI's names from here where it is not installed."""
+    own = "geartrain.worker.loading.scripts.web_names"
+    if stand_in({"fastapi": own, "fastapi.responses": own, "fastapi.exceptions": own}):
+        stand_in({"starlette.responses": own, "starlette.requests": own})
+
+
 def _is_missing(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is None
@@ -133,7 +140,7 @@ class _Finder:  # no base class: `importlib.abc` is slow to import
         """Fill a module with its names."""
         name = module.__name__
         given = self._modules[name]
-        public = _own_names(given) if isinstance(given, str) else dict(given)
+        public = own_names(given) if isinstance(given, str) else dict(given)
 
         def refuse(attribute: str) -> Any:
             raise AttributeError(
@@ -146,7 +153,7 @@ class _Finder:  # no base class: `importlib.abc` is slow to import
         module.__dict__.update(public, __getattr__=refuse)
 
 
-def _own_names(module: str) -> dict[str, Any]:
+def own_names(module: str) -> dict[str, Any]:
     """Import a module of geartrain; return its classes, its functions and its version."""
     found = vars(importlib.import_module(module))
     own = {key: value for key, value in found.items() if key == "__version__" or _module_of(value) == module}

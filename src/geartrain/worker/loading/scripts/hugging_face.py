@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
 from geartrain.worker.errors import describe_error
+from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.script import Place, Script
-from geartrain.worker.loading.scripts.values import plain
 
 
 class HuggingFaceHandler(Script):

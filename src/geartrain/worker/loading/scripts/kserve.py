@@ -11,20 +11,17 @@ import inspect
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from geartrain.authoring.requests import BINARY_TYPE, FRAMING, JSON_TYPE, Request, Response, Tensors
 from geartrain.authoring.scope import current_scope
-from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
 from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
+from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
 from geartrain.worker.loading.scripts.main_block import run_main_block
-from geartrain.worker.loading.scripts.script import Place, Script, tell
-from geartrain.worker.loading.scripts.values import plain
+from geartrain.worker.loading.scripts.script import Place, Script, leaves, tell
 
 _STEPS: Final = ("__call__", "preprocess", "predict", "postprocess", "explain")
 _EXPLAIN: Final = ":explain"
@@ -48,15 +45,6 @@ _STARTED: Final[list[Any]] = []
 
 class KServeScript(Script):
     """A script with a `kserve.Model`."""
-
-    @classmethod
-    def find(cls, path: Path) -> Place:
-        """Find the script: it is the file that is served. Raises `ValueError` without numpy."""
-        try:
-            require("numpy", extra="triton")
-        except BackendError as error:
-            raise ValueError(str(error)) from None
-        return Place(path, path.parent)
 
     @classmethod
     def prepare(cls, place: Place) -> None:
@@ -126,8 +114,7 @@ class KServeScript(Script):
 
     def _made(self) -> Any:
         own = [each for each in self._classes if each.__module__ == self.module.__name__] or self._classes
-        bases = {base for each in own for base in each.__mro__[1:]}
-        own = [each for each in own if each not in bases]
+        own = leaves(own)
         if len(own) != 1:
             names = ", ".join(each.__name__ for each in own)
             raise ValueError(

@@ -11,25 +11,25 @@ import inspect
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import TEXT_TYPE, Request, Response, is_json
 from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import litserve_names as names
-from geartrain.worker.loading.scripts.answers import http_error, response_of
-from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts import web_names
+from geartrain.worker.loading.scripts.answers import answers_errors, http_error, plain, response_of
+from geartrain.worker.loading.scripts.finder import after_import, no_servers, own_names, stand_in, stand_in_for_web
 from geartrain.worker.loading.scripts.main_block import run_main_block
-from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_form, takes, tell
-from geartrain.worker.loading.scripts.values import plain
+from geartrain.worker.loading.scripts.script import FormFile, Place, Script, leaves, read_fields, read_form, takes, tell
 
 _AT_ONCE: Final = 64  # requests of an async model
 _CHAT: Final = "OpenAISpec"
 _FORM: Final = "multipart/form-data"
 _QUERY: Final = "application/x-www-form-urlencoded"
+_PARTS: Final = ("", ".api", ".server", ".specs", ".specs.base", ".specs.openai", ".specs.openai_embedding")
+"""The package, and its modules that scripts import."""
 _OF_THE_API: Final = ("max_batch_size", "batch_timeout", "api_path", "stream", "enable_async", "spec")
 """Settings that older versions of LitServe take at the server."""
 _SERVED: Final[list[Any]] = []
@@ -62,22 +62,15 @@ class LitServeScript(Script):
     """A model of a script."""
 
     @classmethod
-    def find(cls, path: Path) -> Place:
-        """Find the script: it is the file that is served."""
-        return Place(path, path.parent)
-
-    @classmethod
     def prepare(cls, _place: Place) -> None:
         """Have servers note their models, and listen nowhere."""
         no_servers()
-        own = names.__name__
-        if stand_in({"litserve": own, "litserve.api": own, "litserve.server": own, "litserve.specs": own}):
-            stand_in({"litserve.specs.openai": own, "litserve.specs.openai_embedding": own, "litserve.specs.base": own})
+        stand_in_for_web()
+        own = {**own_names(names.__name__), "Request": web_names.Request, "Response": web_names.Response}
+        if stand_in({f"litserve{part}": own for part in _PARTS}):
             _note_models(names)
         else:
             after_import("litserve.server", _note_models)
-        if stand_in({"fastapi": own, "fastapi.responses": own, "fastapi.exceptions": own}):
-            stand_in({"starlette.responses": own, "starlette.requests": own})
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a file without a model, or with one that cannot be served."""
@@ -95,12 +88,13 @@ class LitServeScript(Script):
             prepare()
         self._steps = [_with_context(getattr(api, name)) for name in ("decode_request", "predict", "encode_response")]
         self._request_type = _request_type(api.decode_request)
-        if type(api).health is not importlib.import_module("litserve").LitAPI.health:
+        base = importlib.import_module("litserve").LitAPI
+        if type(api).health is not base.health:
             self.health = api.health
         if spec is not None:
             from geartrain.worker.loading.scripts.litserve_chat import Chat
 
-            chat = Chat(api, importlib.import_module("litserve").LitAPI, _with_context)
+            chat = Chat(api, base, _with_context)
             self.run = chat.run_async if api.enable_async else chat.run
             self.max_concurrency = _AT_ONCE if api.enable_async else None
         elif api.enable_async:
@@ -120,50 +114,35 @@ class LitServeScript(Script):
         self.api.device = device
         self.api.setup(device)
 
+    @answers_errors
     def _run_one(self, request: Request) -> Response:
-        try:
-            context: dict[str, Any] = {}
-            value = self._payload(request)
-            for step in self._steps:
-                value = step(context, value)
-            return response_of(value)
-        except Exception as error:
-            answer = http_error(error)
-            if answer is None:
-                raise
-            return answer
+        context: dict[str, Any] = {}
+        value = self._payload(request)
+        for step in self._steps:
+            value = step(context, value)
+        return response_of(value)
 
+    @answers_errors
     def _run_stream(self, request: Request) -> Response:
-        try:
-            context: dict[str, Any] = {}
-            decode, predict, encode = self._steps
-            taken = decode(context, self._payload(request))
-            if self.api.max_batch_size > 1:
-                steps = self.api.unbatch(predict([context], self.api.batch([taken])))
-                output = encode([context], steps)
-                return Response(self._pieces(step[0] for step in output), TEXT_TYPE)
-            return Response(self._pieces(encode(context, predict(context, taken))), TEXT_TYPE)
-        except Exception as error:
-            answer = http_error(error)
-            if answer is None:
-                raise
-            return answer
+        context: dict[str, Any] = {}
+        decode, predict, encode = self._steps
+        taken = decode(context, self._payload(request))
+        if self.api.max_batch_size > 1:
+            steps = self.api.unbatch(predict([context], self.api.batch([taken])))
+            output = encode([context], steps)
+            return Response(self._pieces(step[0] for step in output), TEXT_TYPE)
+        return Response(self._pieces(encode(context, predict(context, taken))), TEXT_TYPE)
 
+    @answers_errors
     async def _run_async(self, request: Request) -> Response:
-        try:
-            context: dict[str, Any] = {}
-            decode, predict, encode = self._steps
-            taken = await _awaited(decode, context, self._payload(request))
-            made = predict(context, taken)
-            if self.api.stream:
-                return Response(self._pieces_async(encode(context, made)), TEXT_TYPE)
-            made = await made if inspect.isawaitable(made) else made
-            return response_of(await _awaited(encode, context, made))
-        except Exception as error:
-            answer = http_error(error)
-            if answer is None:
-                raise
-            return answer
+        context: dict[str, Any] = {}
+        decode, predict, encode = self._steps
+        taken = await _awaited(decode, context, self._payload(request))
+        made = predict(context, taken)
+        if self.api.stream:
+            return Response(self._pieces_async(encode(context, made)), TEXT_TYPE)
+        made = await made if inspect.isawaitable(made) else made
+        return response_of(await _awaited(encode, context, made))
 
     def _run_batch(self, requests: list[Request]) -> list[Response | Exception]:
         results: list[Any] = [None] * len(requests)
@@ -179,7 +158,7 @@ class LitServeScript(Script):
             return results
         contexts = [context for _, context, _ in taken]
         try:
-            outputs = self.api.unbatch(predict(contexts, self.api.batch([value for _, _, value in taken])))
+            outputs = list(self.api.unbatch(predict(contexts, self.api.batch([value for _, _, value in taken]))))
             if len(outputs) != len(taken):
                 raise ValueError(f"unbatch() has returned {len(outputs)} outputs of {len(taken)} requests")
         except Exception as error:
@@ -199,7 +178,7 @@ class LitServeScript(Script):
     def _payload(self, request: Request) -> Any:
         """Read the argument of `decode_request`. Raises `ClientError`."""
         if request.media_type == _QUERY:
-            return dict(parse_qsl(request.text, keep_blank_values=True))
+            return read_fields(request)
         if request.media_type == _FORM:
             parts = read_form(request)
             return {
@@ -262,7 +241,7 @@ def _validated(model: Any, value: Any) -> Any:
             raise
         found = errors(include_url=False, include_context=False)
         detail = [{**each, "loc": ["body", *each["loc"]]} for each in found]
-        raise names.HTTPException(422, json.loads(json.dumps(detail, default=str))) from None
+        raise web_names.HTTPException(422, json.loads(json.dumps(detail, default=str))) from None
 
 
 # the models of a file
@@ -305,13 +284,8 @@ def _note_models(litserve: ModuleType) -> None:
 def _of_classes(module: ModuleType) -> list[Any]:
     """Make the models of a file that makes no server."""
     base = importlib.import_module("litserve").LitAPI
-    own = [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, base) and each.__module__ == module.__name__
-    ]
-    bases = {base for each in own for base in each.__mro__[1:]}
-    return [each() for each in own if each not in bases]
+    classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
+    return [each() for each in leaves(each for each in classes if each.__module__ == module.__name__)]
 
 
 def _chosen(apis: list[Any], options: Mapping[str, Any]) -> Any:

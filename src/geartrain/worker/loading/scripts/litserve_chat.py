@@ -39,7 +39,7 @@ class Chat:
         """Answer a chat."""
         context = _context(messages, temperature=temperature, top_p=top_p, max_tokens=max_tokens, tools=tools)
         for piece in self._output(context, self._decoded(context)):
-            yield _delta(piece[0] if self._takes_batches else piece)
+            yield _delta(piece)
 
     async def run_async(
         self,
@@ -71,7 +71,8 @@ class Chat:
     def _output(self, context: dict[str, Any], taken: Any) -> Any:
         if self._takes_batches:  # of one: a stream has a request of its own
             made = self._api.unbatch(self._predict([context], self._api.batch([taken])))
-            return made if self._encode is None else self._encode([context], made)
+            steps = made if self._encode is None else self._encode([context], made)
+            return (step[0] for step in steps)
         made = self._predict(context, taken)
         made = [made] if isinstance(made, str) else made
         return made if self._encode is None else self._encode(context, made)

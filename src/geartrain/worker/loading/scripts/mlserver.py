@@ -19,8 +19,6 @@ from typing import Any, Final, cast
 from geartrain.authoring import metrics
 from geartrain.authoring.requests import Tensors
 from geartrain.authoring.scope import current_scope
-from geartrain.backends.interface import BackendError
-from geartrain.backends.libraries import require
 from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
@@ -38,11 +36,7 @@ class MlserverRuntime(Script):
 
     @classmethod
     def find(cls, path: Path) -> Place:
-        """Find the folder of the settings. Raises `ValueError` without numpy."""
-        try:
-            require("numpy", extra="triton")
-        except BackendError as error:
-            raise ValueError(str(error)) from None
+        """Find the folder of the settings."""
         return Place(path, next((each for each in path.parents if (each / _SETTINGS).is_file()), path.parent))
 
     @classmethod
@@ -78,7 +72,7 @@ class MlserverRuntime(Script):
         method = self._class.predict_stream if streams and not predicts else self._class.predict
         self.max_concurrency = _AT_ONCE if _waits(method) else 1
 
-    async def setup(self) -> None:  # type: ignore[override]
+    async def setup(self) -> None:
         """Make the model, and load it."""
         kind = importlib.import_module("mlserver.settings").ModelSettings
         source = str(self.place.folder / _SETTINGS)

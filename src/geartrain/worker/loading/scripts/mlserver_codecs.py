@@ -11,7 +11,7 @@ import math
 import typing
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
 
@@ -213,6 +213,12 @@ class _Strings(InputCodec):
     """Elements of BYTES."""
 
     @classmethod
+    def can_encode(cls, payload: Any) -> bool:
+        """True for a list of its elements."""
+        (kind,) = get_args(cls.TypeHint)
+        return _is_list_of(payload, kind)
+
+    @classmethod
     def encode_output(cls, name: str, payload: Any, **_: Any) -> Any:
         """Return a value as an output."""
         return ResponseOutput(
@@ -244,11 +250,6 @@ class StringCodec(_Strings):
     ContentType = "str"
     TypeHint = list[str]
 
-    @classmethod
-    def can_encode(cls, payload: Any) -> bool:
-        """True for its values."""
-        return _is_list_of(payload, str)
-
 
 @register_input_codec
 class Base64Codec(_Strings):
@@ -256,11 +257,6 @@ class Base64Codec(_Strings):
 
     ContentType = "base64"
     TypeHint = list[bytes]
-
-    @classmethod
-    def can_encode(cls, payload: Any) -> bool:
-        """True for its values."""
-        return _is_list_of(payload, bytes)
 
     @staticmethod
     def _written(element: Any) -> bytes:
@@ -281,11 +277,6 @@ class DatetimeCodec(_Strings):
 
     ContentType = "datetime"
     TypeHint = list[datetime]
-
-    @classmethod
-    def can_encode(cls, payload: Any) -> bool:
-        """True for its values."""
-        return _is_list_of(payload, datetime)
 
     @staticmethod
     def _written(element: Any) -> bytes:

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final
 
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, Request, Response
+from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import stand_in
 from geartrain.worker.loading.scripts.script import Place, Script
-from geartrain.worker.loading.scripts.values import plain
 
 CSV_TYPE: Final = "text/csv"
 NPY_TYPE: Final = "application/x-npy"

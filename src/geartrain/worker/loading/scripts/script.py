@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import parse_qsl
 
 from geartrain.authoring.requests import Request
 from geartrain.domain.errors import GeartrainError
@@ -66,8 +67,8 @@ class Script:
         self.place = place
         self.options = options
 
-    def setup(self) -> None:
-        """Load the model."""
+    def setup(self) -> Any:
+        """Load the model; return an awaitable, if there is something to wait for."""
 
 
 class FormFile:
@@ -120,6 +121,18 @@ def read_parts(request: Request) -> list[tuple[str, bytes | FormFile]]:
     except GeartrainError as error:
         raise ClientError(str(error)) from None
     return fields.found
+
+
+def read_fields(request: Request) -> dict[str, str]:
+    """Read the fields of a form that is written like a query; of a name that comes several times, the last value."""
+    return dict(parse_qsl(bytes(request.body).decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def leaves(classes: Iterable[type]) -> list[type]:
+    """Return the classes that no other one of them is derived from."""
+    found = list(dict.fromkeys(classes))
+    bases = {base for each in found for base in each.__mro__[1:]}
+    return [each for each in found if each not in bases]
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

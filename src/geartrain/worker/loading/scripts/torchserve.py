@@ -6,7 +6,10 @@ The real package is used where it is installed, but for its context and for what
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import io
+import itertools
 import json
 import os
 import queue
@@ -14,8 +17,10 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from pathlib import Path
@@ -28,15 +33,17 @@ from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, TEXT_TYPE, Request, Response, is_json
 from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import torchserve_names as names
+from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
-from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_form, tell
-from geartrain.worker.loading.scripts.values import plain
+from geartrain.worker.loading.scripts.script import FormFile, Place, Script, leaves, read_fields, read_form, tell
 
 MANIFEST: Final = "MAR-INF/MANIFEST.json"
 _CONFIG: Final = "model-config.yaml"
 _MOST_FILES: Final = 20_000
 _MOST_BYTES: Final = 1024**3  # of an archive of any size; a larger one unpacks to 50 times its own
 _RATIO: Final = 50
+_UNPACKED: Final = "geartrain-mar-"  # names of the folders
+_NEW: Final = 60.0  # seconds in which a folder may not have its lock yet
 _DEFAULTS: Final = {
     "base_handler": "BaseHandler",
     "vision_handler": "VisionHandler",
@@ -131,7 +138,7 @@ class TorchServeHandler(Script):
             if size > 1:
                 tell(f"batchSize={size} has no effect: a handler that sends pieces gets one request at a time")
         elif size > 1:
-            self.run = self._run_batch
+            self.run = self._call
             self.batching = {"max_size": size, "max_delay": _whole(config, "maxBatchDelay", 100) / 1e3}
         else:
             self.run = self._run_one
@@ -151,9 +158,6 @@ class TorchServeHandler(Script):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def _run_batch(self, requests: list[Request]) -> list[Response | Exception]:
-        return self._call(requests)
 
     def _call(self, requests: list[Request]) -> list[Response | Exception]:
         """Answer requests with one call of the handler."""
@@ -209,69 +213,60 @@ class TorchServeHandler(Script):
         return outputs
 
     def _run_stream(self, request: Request) -> Response:
-        pieces = _Pieces(self, self._begin([request]), _data(request))
+        context = self._begin([request])
+        pieces = _Pieces(self, context, _data(request)).read()
         try:
-            first = next(pieces, b"")
+            first = next(pieces, b"")  # by then the handler has set the head
         except names.PredictionException as error:
             return _fault(error.error_code, error.message)
-        return pieces.begun(first)
+        kind, headers = _head(context, 0)
+        content = itertools.chain((first,), pieces)
+        return Response(content, kind or TEXT_TYPE, status=context.request_processor[0].status, headers=headers)
 
 
 class _Pieces:
     """The pieces of an answer whose handler runs in a thread of its own."""
 
     def __init__(self, handler: TorchServeHandler, context: names.Context, data: dict[str, Any]) -> None:
+        self._handler = handler
         self._context = context
+        self._data = data
         self._pieces: queue.Queue[Any] = queue.Queue(_MOST_PIECES)
         self._has_left = False
-        context.send = lambda ret: self._put(_content(ret[0]))
-        scope = copy_context()
 
-        def run() -> None:
-            try:
-                (last,) = handler.outputs([data], context)
-                self._put(_content(last))
-                self._put(None)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are read
-                self._put(error)
+    def read(self) -> Iterator[bytes]:
+        """Start the handler, and yield its pieces; raise what it raises. It is stopped when the reader leaves."""
+        thread = threading.Thread(target=copy_context().run, args=(self._work,), name="geartrain-handler", daemon=True)
+        thread.start()
+        try:
+            while (piece := self._pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:
+            self._has_left = True
+            thread.join(_LEAVING)  # it shares the context with the next request
 
-        self._thread = threading.Thread(target=lambda: scope.run(run), name="geartrain-handler", daemon=True)
-        self._thread.start()
+    def _work(self) -> None:
+        self._context.send = lambda ret: self._put(_content(ret[0]))
+        end: tuple[Any, ...]
+        try:
+            (last,) = self._handler.outputs([self._data], self._context)
+            end = (_content(last), None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are read
+            end = (error,)
+        finally:
+            self._context.send = None  # the context stays, and would keep this request
+        with contextlib.suppress(ConnectionAbortedError):
+            for each in end:
+                self._put(each)
 
     def _put(self, piece: Any) -> None:
         while not self._has_left:
-            try:
+            with contextlib.suppress(queue.Full):
                 self._pieces.put(piece, timeout=1)
-            except queue.Full:
-                continue
-            return
+                return
         raise ConnectionAbortedError("the client has left")
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        piece = self._pieces.get()
-        if piece is None:
-            raise StopIteration
-        if isinstance(piece, BaseException):
-            raise piece
-        return bytes(piece)
-
-    def begun(self, first: bytes) -> Response:
-        """Return the response that begins with a piece, with the head that the handler has set until then."""
-
-        def pieces() -> Iterator[bytes]:
-            try:
-                yield first
-                yield from self
-            finally:
-                self._has_left = True
-                self._thread.join(_LEAVING)  # it shares the context with the next request
-
-        head = self._context.request_processor[0]
-        headers = {name: value for name, value in head.response.items() if name.lower() != "content-type"}
-        return Response(pieces(), head.response.get("content-type", TEXT_TYPE), status=head.status, headers=headers)
 
 
 def _send_here(module: ModuleType) -> None:
@@ -293,7 +288,9 @@ def _sends(module: ModuleType) -> bool:
 
 def _unpacked(path: Path) -> Path:
     """Unpack a `.mar` into a folder that goes with the process. Raises `ValueError` for a wrong one."""
-    folder = Path(tempfile.mkdtemp(prefix="geartrain-mar-"))
+    _remove_left()
+    folder = Path(tempfile.mkdtemp(prefix=_UNPACKED))
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # until the end of the process, however it comes
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -302,9 +299,23 @@ def _unpacked(path: Path) -> Path:
             if len(members) > _MOST_FILES or sum(each.file_size for each in members) > most:
                 raise ValueError(f"it unpacks to more than {_MOST_FILES} files, or {_RATIO} times its size")
             archive.extractall(folder)  # names that leave the folder lose their dots; links become plain files
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: it is encrypted
         raise ValueError(f"it cannot be unpacked: {error}") from error
     return folder
+
+
+def _remove_left() -> None:
+    """Remove the folders of processes that were killed, and could not."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_UNPACKED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < _NEW:
+                continue
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _read(folder: Path, file: Path | None = None) -> _Archive:
@@ -355,9 +366,7 @@ def _entry(module: ModuleType, function: str, place: Place) -> tuple[Callable[[A
     own = names.list_classes_from_module(module)
     if not place.file.is_file():
         own = [getattr(module, _DEFAULTS[place.file.stem])]
-    classes = [each for each in own if callable(getattr(each, "handle", None))]
-    bases = {base for each in classes for base in each.__mro__[1:]}
-    classes = [each for each in classes if each not in bases]
+    classes = leaves(each for each in own if callable(getattr(each, "handle", None)))
     if len(classes) != 1:
         names_of = ", ".join(each.__name__ for each in classes)
         raise ValueError(
@@ -384,7 +393,7 @@ def _data(request: Request) -> dict[str, Any]:
             for key, each in parts.items()
         }
     if kind == "application/x-www-form-urlencoded":
-        return found | {key: value.encode() for key, value in Request(query=request.text).parameters.items()}
+        return found | {key: value.encode() for key, value in read_fields(request).items()}
     return {**found, "body": _decoded(bytes(request.body), kind)}
 
 
@@ -396,17 +405,22 @@ def _decoded(body: bytes, media_type: str) -> Any:
         if is_json(media_type):
             return json.loads(body)
         return body.decode() if media_type.startswith("text") else body
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
 
 
 def _answer(value: Any, context: names.Context, number: int) -> Response:
     """Make the response of one output, with the head that the handler has set."""
-    head = context.request_processor[number]
-    own = {name.lower(): str(each) for name, each in head.response.items()}
+    kind, headers = _head(context, number)
     is_plain = isinstance(value, (bytes, bytearray)) or _is_tensor(value)
-    kind = own.pop("content-type", BINARY_TYPE if is_plain else TEXT_TYPE if isinstance(value, str) else JSON_TYPE)
-    return Response(_content(value), kind, status=head.status, headers=own)
+    kind = kind or (BINARY_TYPE if is_plain else TEXT_TYPE if isinstance(value, str) else JSON_TYPE)
+    return Response(_content(value), kind, status=context.request_processor[number].status, headers=headers)
+
+
+def _head(context: names.Context, number: int) -> tuple[str, dict[str, str]]:
+    """Return the content type that the handler has set, empty without one, and the other header fields."""
+    fields = {name.lower(): str(each) for name, each in context.request_processor[number].response.items()}
+    return fields.pop("content-type", ""), fields
 
 
 def _is_tensor(value: Any) -> bool:

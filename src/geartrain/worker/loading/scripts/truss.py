@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -18,9 +18,9 @@ import yaml
 
 from geartrain.authoring.requests import BINARY_TYPE, Request, Response
 from geartrain.worker.errors import ClientError
-from geartrain.worker.loading.scripts import litserve_names as names
-from geartrain.worker.loading.scripts.answers import http_error, response_of
-from geartrain.worker.loading.scripts.finder import no_servers, stand_in
+from geartrain.worker.loading.scripts import web_names
+from geartrain.worker.loading.scripts.answers import answers_errors, response_of
+from geartrain.worker.loading.scripts.finder import no_servers, stand_in_for_web
 from geartrain.worker.loading.scripts.script import Place, Script, takes
 
 CONFIG: Final = "config.yaml"
@@ -98,9 +98,7 @@ class TrussModel(Script):
         packages = place.folder / str(config.get("bundled_packages_dir", "packages"))
         if packages.is_dir():
             sys.path.append(str(packages))
-        own = names.__name__
-        if stand_in({"fastapi": own, "fastapi.responses": own, "fastapi.exceptions": own}):
-            stand_in({"starlette.responses": own, "starlette.requests": own})
+        stand_in_for_web()
 
     @classmethod
     def reference(cls, place: Place) -> tuple[str, Path]:
@@ -131,16 +129,12 @@ class TrussModel(Script):
             self.max_concurrency = concurrency
         else:
             self.run = self._run
-
         self.health = getattr(self._model, "is_healthy", None)
 
-    def setup(self) -> None:
-        """Call `load()`."""
+    def setup(self) -> Any:
+        """Call `load()`; return its coroutine, if it is one, for the loop that the requests run in."""
         load = getattr(self._model, "load", None)
-        if load is not None:
-            found = load()
-            if inspect.isawaitable(found):
-                asyncio.run(_awaited(found))
+        return None if load is None else load()
 
     def _arguments(self, made: type) -> dict[str, Any]:
         given = {
@@ -155,44 +149,34 @@ class TrussModel(Script):
             return given
         return {name: value for name, value in given.items() if takes(made, name)}
 
+    @answers_errors
     def _run(self, request: Request) -> Response:
-        try:
-            value = self._inputs(request)
-            web = _WebRequest(request)
-            for step in self._steps:
-                value = step.method(*step.arguments(value, web))
-                if step.is_predict and _is_last(value):
-                    break
-            return _answer(value, request)
-        except Exception as error:
-            answer = http_error(error)
-            if answer is None:
-                raise
-            return answer
+        value = self._inputs(request)
+        web = _WebRequest(request)
+        for step in self._steps:
+            value = step.method(*step.arguments(value, web))
+            if step.is_predict and _is_last(value):
+                break
+        return _answer(value, request)
 
+    @answers_errors
     async def _run_async(self, request: Request) -> Response:
-        try:
-            value = self._inputs(request)
-            web = _WebRequest(request)
-            for step in self._steps:
-                arguments = step.arguments(value, web)
-                if step.in_thread:
-                    value = await asyncio.to_thread(step.method, *arguments)
-                else:
-                    value = step.method(*arguments)
-                    value = await value if inspect.iscoroutine(value) else value
-                if step.is_predict and _is_last(value):
-                    break
-            if inspect.isgenerator(value):
-                value = _in_threads(value)
-            if inspect.isasyncgen(value) and _wants_whole(request):
-                value = "".join([_text(piece) async for piece in value])
-            return _answer(value, request)
-        except Exception as error:
-            answer = http_error(error)
-            if answer is None:
-                raise
-            return answer
+        value = self._inputs(request)
+        web = _WebRequest(request)
+        for step in self._steps:
+            arguments = step.arguments(value, web)
+            if step.in_thread:
+                value = await asyncio.to_thread(step.method, *arguments)
+            else:
+                value = step.method(*arguments)
+                value = await value if inspect.iscoroutine(value) else value
+            if step.is_predict and _is_last(value):
+                break
+        if inspect.isgenerator(value):
+            value = _in_threads(value)
+        if inspect.isasyncgen(value) and _wants_whole(request):
+            value = _joined([_piece(piece) async for piece in value])
+        return _answer(value, request)
 
     def _inputs(self, request: Request) -> Any:
         """Read the JSON, or a model of pydantic; None for a first step without inputs. Raises `ClientError`."""
@@ -242,7 +226,7 @@ def _takes_inputs(method: Callable[..., Any]) -> bool:
     annotation = parameters[0].annotation
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     module = "" if isinstance(annotation, str) else str(getattr(annotation, "__module__", ""))
-    is_web = module.startswith(("starlette", "fastapi", names.__name__)) or isinstance(annotation, str)
+    is_web = module.startswith(("starlette", "fastapi", web_names.__name__)) or isinstance(annotation, str)
     return not (is_web and name.rpartition(".")[2] == "Request")
 
 
@@ -269,8 +253,8 @@ def _wants_whole(request: Request) -> bool:
 def _answer(value: Any, request: Request) -> Response:
     if inspect.isgenerator(value):
         if _wants_whole(request):
-            return response_of("".join(_text(piece) for piece in value))
-        return Response((_piece(piece) for piece in value), BINARY_TYPE)
+            return response_of(_joined(map(_piece, value)))
+        return Response(map(_piece, value), BINARY_TYPE)
     if inspect.isasyncgen(value):
         return Response(_pieces(value), BINARY_TYPE)
     return response_of(value)
@@ -280,8 +264,9 @@ def _piece(piece: Any) -> bytes:
     return bytes(piece) if isinstance(piece, (bytes, bytearray)) else str(piece).encode()
 
 
-def _text(piece: Any) -> str:
-    return _piece(piece).decode("utf-8", "replace")
+def _joined(pieces: Iterable[bytes]) -> str:
+    """Return the text of all pieces: a character may lie in two of them."""
+    return b"".join(pieces).decode("utf-8", "replace")
 
 
 async def _pieces(value: AsyncIterator[Any]) -> AsyncIterator[bytes]:
@@ -293,10 +278,6 @@ async def _in_threads(value: Iterator[Any]) -> AsyncIterator[Any]:
     """Yield the pieces of a generator; a thread makes each."""
     while (piece := await asyncio.to_thread(next, value, _END)) is not _END:
         yield piece
-
-
-async def _awaited(value: Any) -> None:
-    await value
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
