@@ -17,6 +17,7 @@ import pytest_asyncio
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from geartrain.transport.grpc import open_inference_pb2 as pb
+from tests.support.attacks import resident
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -74,6 +75,11 @@ FILES = """
         count += 1
         return count
 """
+
+
+BOUND = 160 * 1024**2
+SIZE = 1024**2  # of an answer
+SLACK = 72 * 1024**2  # bytes: 48 MiB that malloc may hold for later, and what first requests take
 
 
 class Live:
@@ -314,3 +320,23 @@ async def test_inputs_with_files_and_reloads(live: Live) -> None:
     assert (await live.http.post("/v2/repository/models/small/unload", json={})).status_code == HTTPStatus.OK
     assert (await live.http.post("/v2/repository/models/small/load", json={})).status_code == HTTPStatus.OK
     assert (await live.post("small", {"text": "reload"})).headers["x-cache"] == "miss"
+
+
+async def test_the_server_s_memory_at_the_bound_and_after_the_end_of_a_cache(tmp_path: Path) -> None:
+    write_model(tmp_path / "bounded", COUNTED)
+    (tmp_path / "bounded" / "geartrain.yaml").write_text(f"cache: {{max_bytes: {BOUND}}}\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--keep", "0")).start()
+    try:
+        pid = live.process.popen.pid
+        before = resident(pid)
+        for number in range(2 * BOUND // SIZE):
+            answer = await live.post("bounded", {"text": f"{number}", "size": SIZE})
+            assert answer.headers["x-cache"] == "miss"
+        assert BOUND - SLACK < resident(pid) - before < BOUND + SLACK
+        for action in ("unload", "load"):
+            assert (await live.http.post(f"/v2/repository/models/bounded/{action}", json={})).is_success
+        async with asyncio.timeout(PATIENCE):
+            while resident(pid) - before > SLACK:  # noqa: ASYNC110 - malloc is trimmed every few seconds
+                await asyncio.sleep(0.1)
+    finally:
+        await live.close()

@@ -234,6 +234,8 @@ class Deployment:
         if not await self.executions.drain(grace):
             self.executions.cancel_all()
             await self.executions.drain(STOP_GRACE)
+        if self._answers is not None:
+            self._answers.clear()  # the deployment itself may be referred to for a while
         await self.workers.stop(STOP_GRACE)
 
     @property
