@@ -631,6 +631,26 @@ def test_status_is_remembered_by_the_server(
     assert page.complaints() == []
 
 
+def test_answer_of_the_cache_is_shown_as_one(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    write_model(tmp_path / "kept", SHOUT.replace("text: str", 'text: str = "hi"'))
+    (tmp_path / "kept" / "geartrain.yaml").write_text("cache: true\n")
+    server = server_process(str(tmp_path))
+    url = server.wait_for("listening")["url"]
+    page = Page(driver, f"{url}/")
+    page.complaints()
+    page.open_model("kept")
+    page.says(".health", "Ready")
+    page.run()
+    assert page.all(".kept") == []
+    page.click("button.run")
+    page.says(".result-head .kept", "from the cache, ")
+    assert "HI" in page.text(".result")
+    assert page.faults() == []
+    assert page.complaints() == []
+
+
 def test_page_sends_no_request_that_is_refused(page: Page) -> None:
     page.statuses()
     page.open_model("echo")

@@ -42,12 +42,13 @@ export function url(path) {
 
 /** Send a request and return the Response, whatever its status, but for 401: then the reader is asked for a key. */
 export async function send(path, { method = "GET", headers = {}, body, signal } = {}) {
+  const cache = method === "GET" ? "no-store" : "default"; // with "no-store" a run would not get an answer that is kept
   for (;;) {
     const key = currentKey();
     const sent = { ...headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
     let response;
     try {
-      response = await fetch(url(path), { method, headers: sent, body, signal, credentials: "same-origin", cache: "no-store" });
+      response = await fetch(url(path), { method, headers: sent, body, signal, credentials: "same-origin", cache });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new ApiError(0, "The server cannot be reached.");

@@ -70,6 +70,7 @@ export function makeResult({ again, onstatus, linkOf }) {
       const link = run.isOver ? linkOf(run) : null;
       const share = link ? button("", { icon: "link", class: "icon-button", "aria-label": "Copy the link to this run", onclick: () => void copyText(link, share) }) : null;
       head.replaceChildren(statusSign(run.status), seconds, ...(share ? [share] : []));
+      if (run.isOver && run.kept) seconds.after(h("span", { class: "kept" }, run.kept));
       if (run.status === "waiting" && run.place) seconds.before(h("span", { class: "place" }, `place ${run.place} in the queue`));
     };
     let isPainting = false;

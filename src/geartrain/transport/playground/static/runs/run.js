@@ -22,6 +22,7 @@ export class Run {
     this.id = `page_${randomHex(12)}`;
     this.status = "sending";
     this.place = 0; // in the queue, 1 for the next one; 0 if it does not wait there
+    this.kept = ""; // how the server has answered it without a run of its own
     this.chunks = [];
     this.logs = "";
     this.metrics = {};
@@ -109,6 +110,7 @@ export class Run {
     const path = `${this.target.path}/${this.id}`;
     const response = await send(path, { method: "PUT", body, headers: { ...headers, Accept: accept }, signal: this.abort.signal });
     if (!response.ok) throw await failure(response);
+    this.kept = keptNote(response.headers.get("X-Cache"), response.headers.get("Age"));
     return response;
   }
 
@@ -188,4 +190,9 @@ export class Run {
 // Without TLS a page has no `crypto.randomUUID`.
 function randomHex(size) {
   return [...crypto.getRandomValues(new Uint8Array(size))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function keptNote(cache, age) {
+  if (cache === "hit") return `from the cache, ${Number(age)} s old`;
+  return cache === "shared" ? "from the run of an equal request" : "";
 }
