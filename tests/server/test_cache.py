@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest_asyncio
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from geartrain.transport.grpc import open_inference_pb2 as pb
+from tests.support.attacks import resident
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,6 +54,17 @@ STREAM = """
                     time.sleep(0.002)
                 yield f"{word}{self.runs} "
 """
+DECLARED = """
+    from geartrain import cached
+
+    count = 0
+
+    @cached(ttl="10m", max_bytes="1MiB", share=True)
+    def run(prompt: str, steps: int = 5, temperature: float = 0.5) -> str:
+        global count
+        count += 1
+        return f"{prompt} {steps} {temperature} {count}"
+"""
 FILES = """
     from geartrain import Path
 
@@ -62,6 +75,11 @@ FILES = """
         count += 1
         return count
 """
+
+
+BOUND = 160 * 1024**2
+SIZE = 1024**2  # of an answer
+SLACK = 72 * 1024**2  # bytes: 48 MiB that malloc may hold for later, and what first requests take
 
 
 class Live:
@@ -105,6 +123,9 @@ async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
         ("stream", STREAM, "{ttl: 10m}"),
         ("files", FILES, "true"),
         ("plain", COUNTED, ""),
+        ("declared", DECLARED, ""),
+        ("overruled", DECLARED, "false"),
+        ("rewritten", DECLARED, "{max_bytes: 0}"),
     ):
         write_model(root / name, text)
         if cache:
@@ -127,6 +148,44 @@ async def test_equal_requests_have_one_run(live: Live) -> None:
     other = await live.post("counted", {"text": "b"})
     assert other.headers["x-cache"] == "miss"
     assert "x-cache" not in (await live.post("plain", {"text": "a"})).headers
+
+
+async def test_a_model_declares_its_cache_and_geartrain_yaml_overrules_it(live: Live) -> None:
+    for name, found in (("declared", ["miss", "hit"]), ("overruled", [None, None]), ("rewritten", ["miss", "miss"])):
+        answers = [await live.post(name, {"prompt": "declared"}) for _ in range(2)]
+        assert [answer.headers.get("x-cache") for answer in answers] == found, name
+
+
+async def test_inputs_that_are_left_out_are_their_defaults(live: Live) -> None:
+    first = await live.post("declared", {"prompt": "left"})
+    again = await live.post("declared", {"prompt": "left", "steps": 5, "temperature": 0.5})
+    assert (again.headers["x-cache"], again.json()["output"]) == ("hit", first.json()["output"])
+    assert (await live.post("declared", {"prompt": "left", "steps": 6})).headers["x-cache"] == "miss"
+
+    prompt = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["tensors"]}
+    steps = {"name": "steps", "datatype": "INT64", "shape": [1], "data": [5]}
+    url = "/v2/models/declared/infer"
+    asked = [await live.http.post(url, json={"inputs": inputs}) for inputs in ([prompt], [prompt, steps])]
+    assert [answer.headers["x-cache"] for answer in asked] == ["miss", "hit"]
+
+    bodies: list[dict[str, Any]] = [{"model": "declared", "prompt": "text"}]
+    bodies.append({**bodies[0], "temperature": 0.5})
+    asked = [await live.http.post("/v1/completions", json=body) for body in bodies]
+    assert [answer.headers["x-cache"] for answer in asked] == ["miss", "hit"]
+
+
+async def test_doctor_shows_it(tmp_path: Path) -> None:
+    write_model(tmp_path, DECLARED)
+    for text, shown in (
+        ("", "its answers are kept for 600 s in up to 1048576 bytes, shared by all clients (@cached)"),
+        ("cache: {ttl: 5m}\n", "its answers are kept for 300 s in up to 268435456 bytes (geartrain.yaml)"),
+        ("cache: false\n", ""),
+    ):
+        (tmp_path / "geartrain.yaml").write_text(text)
+        command = (sys.executable, "-m", "geartrain", "doctor", str(tmp_path))
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        printed = (await process.communicate())[0].decode()
+        assert shown in printed if shown else "answers are kept" not in printed, printed
 
 
 async def test_what_a_client_wishes(live: Live) -> None:
@@ -261,3 +320,23 @@ async def test_inputs_with_files_and_reloads(live: Live) -> None:
     assert (await live.http.post("/v2/repository/models/small/unload", json={})).status_code == HTTPStatus.OK
     assert (await live.http.post("/v2/repository/models/small/load", json={})).status_code == HTTPStatus.OK
     assert (await live.post("small", {"text": "reload"})).headers["x-cache"] == "miss"
+
+
+async def test_the_server_s_memory_at_the_bound_and_after_the_end_of_a_cache(tmp_path: Path) -> None:
+    write_model(tmp_path / "bounded", COUNTED)
+    (tmp_path / "bounded" / "geartrain.yaml").write_text(f"cache: {{max_bytes: {BOUND}}}\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--keep", "0")).start()
+    try:
+        pid = live.process.popen.pid
+        before = resident(pid)
+        for number in range(2 * BOUND // SIZE):
+            answer = await live.post("bounded", {"text": f"{number}", "size": SIZE})
+            assert answer.headers["x-cache"] == "miss"
+        assert BOUND - SLACK < resident(pid) - before < BOUND + SLACK
+        for action in ("unload", "load"):
+            assert (await live.http.post(f"/v2/repository/models/bounded/{action}", json={})).is_success
+        async with asyncio.timeout(PATIENCE):
+            while resident(pid) - before > SLACK:  # noqa: ASYNC110 - malloc is trimmed every few seconds
+                await asyncio.sleep(0.1)
+    finally:
+        await live.close()

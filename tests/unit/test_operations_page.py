@@ -107,6 +107,7 @@ MEASURED = {
     ],
     "answers of a model": [
         "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
+        "server/test_cache.py::test_the_server_s_memory_at_the_bound_and_after_the_end_of_a_cache",
         "unit/service/models/test_answers.py::test_memory_is_bounded",
     ],
     "predictions that share a run": [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from geartrain.authoring import metrics
 from geartrain.authoring.batches import ItemError
-from geartrain.authoring.decorators import Opaque, batched, concurrent, joint, streaming
+from geartrain.authoring.decorators import Opaque, batched, cached, concurrent, joint, streaming
 from geartrain.authoring.inputs import Input
 from geartrain.authoring.nested import Job, Model, ModelError, Record, Stream, model, models
 from geartrain.authoring.runner import BasePredictor, BaseRunner, CancelationException, CancellationException
@@ -38,6 +38,7 @@ __all__ = [
     "Stream",
     "batch_item",
     "batched",
+    "cached",
     "concurrent",
     "current_scope",
     "joint",

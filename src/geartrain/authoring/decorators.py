@@ -10,6 +10,7 @@ from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings, cost_r
 STREAMING_ATTRIBUTE: Final = "__geartrain_streaming__"
 CONCURRENT_ATTRIBUTE: Final = "__geartrain_concurrent_max__"
 BATCHED_ATTRIBUTE: Final = "__geartrain_batched__"
+CACHED_ATTRIBUTE: Final = "__geartrain_cached__"
 JOINT_ATTRIBUTE: Final = "__geartrain_joint__"
 OPENAI_ATTRIBUTE: Final = "__geartrain_openai__"
 
@@ -146,6 +147,66 @@ def batched(  # noqa: PLR0913 - settings, each by its name
         return function
 
     return decorate if function is None else decorate(function)
+
+
+@overload
+def cached(function: _Function) -> _Function: ...
+@overload
+def cached(
+    function: None = None, *, ttl: float | str = "1h", max_bytes: int | str = "256MiB", share: bool = False
+) -> Callable[[_Function], _Function]: ...
+def cached(
+    function: _Function | None = None,
+    *,
+    ttl: float | str = "1h",
+    max_bytes: int | str = "256MiB",
+    share: bool = False,
+) -> _Function | Callable[[_Function], _Function]:
+    """Keep the answers of `run()` for equal requests: `@cached` or `@cached(ttl="10m")`.
+
+    `ttl` is a number of seconds or a time such as "10m"; `max_bytes` bounds the memory of all answers of the model.
+    With `share` clients with different keys get each other's answers. `cache` in geartrain.yaml overrules all of it.
+
+    Raises `TypeError` or `ValueError` for a setting that cannot be meant.
+    """
+    settings = {"ttl": _cache_life(ttl), "max_bytes": _cache_size(max_bytes), "share": share}
+    if not isinstance(share, bool):
+        raise TypeError(f"@cached: share={share!r}: it is True or False")
+
+    def decorate(function: _Function) -> _Function:
+        if not callable(function):
+            raise TypeError(f"write @cached or @cached(ttl={ttl!r}), not @cached({function!r})")
+        setattr(function, CACHED_ATTRIBUTE, settings)
+        return function
+
+    return decorate if function is None else decorate(function)
+
+
+def _cache_life(ttl: float | str) -> float:
+    from geartrain.authoring.quantities import read_any_duration  # late: few models need it, and it imports re
+
+    fix = "it is seconds above 0, or a time such as '90s', '5m' or '1h'"
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float, str)):
+        raise TypeError(f"@cached: ttl={ttl!r}: {fix}")
+    try:
+        seconds = read_any_duration(ttl)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ValueError(f"@cached: ttl={ttl!r}: {fix}")
+    return seconds
+
+
+def _cache_size(max_bytes: int | str) -> int:
+    from geartrain.authoring.quantities import read_size
+
+    fix = "it is a number of bytes, or a size such as '256MiB'"
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, (int, str)):
+        raise TypeError(f"@cached: max_bytes={max_bytes!r}: {fix}")
+    try:
+        return read_size(str(max_bytes))
+    except ValueError:
+        raise ValueError(f"@cached: max_bytes={max_bytes!r}: {fix}") from None
 
 
 @overload

@@ -328,6 +328,7 @@ class ChildWorker:
             batching=message.batching,
             platform=message.platform or calls.PYTHON,
             calls=message.calls,
+            cache=message.cache,
         )
         self._slots.add(len(message.slots), shares_memory=message.shares_memory)
         self._setup.infos.append(info)

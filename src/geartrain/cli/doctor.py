@@ -305,7 +305,7 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
     kind = SCRIPT_TITLES.get(source.backend or "")
     if kind is not None:
         return ok(f"{source.runner}: {kind}; {done}; asked as there, at /invoke, and over every protocol")
-    return ok(f"{source.runner}: {done}; {_summary(info.signature)}")
+    return ok(f"{source.runner}: {done}; {_summary(info.signature)}{_kept(source, info)}")
 
 
 async def _set_up(source: ModelSource) -> WorkerInfo:
@@ -349,6 +349,18 @@ def _summary(signature: Signature) -> str:
 
 def _tensors(declared: Sequence[DeclaredTensor]) -> str:
     return ", ".join(f"{each.name}: {each.datatype} {list(each.shape)}" for each in declared) or "any tensors"
+
+
+def _kept(source: ModelSource, info: WorkerInfo) -> str:
+    """Describe the cache of a model's answers; "" without one."""
+    from geartrain.domain.predictions.caching import effective_cache
+
+    cache = effective_cache(source.cache, info.cache) if source.mode == "predict" else None
+    if cache is None:
+        return ""
+    by = "@cached" if source.cache is None else "geartrain.yaml"
+    shared = ", shared by all clients" if cache.share else ""
+    return f"; its answers are kept for {cache.ttl:g} s in up to {cache.max_bytes} bytes{shared} ({by})"
 
 
 @contextlib.contextmanager

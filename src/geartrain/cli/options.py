@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, TypeVar
 
-from geartrain.project.quantities import read_size
+from geartrain.authoring.quantities import read_size
 from geartrain.server.option_kinds import DURATION, SWITCH
 from geartrain.server.option_kinds import Option as Row
 from geartrain.server.option_table import BY_NAME

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.calls import Report
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
@@ -123,6 +124,7 @@ class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
     platform: str = ""  # runtime of the model in the Open Inference Protocol, if it is no Python class
     shares_memory: bool = False  # true if the worker can open the parent's memory, as it tried with `Init.probe`
     calls: tuple[str, ...] = ()  # other models that the class declares, each as `name` or `name@version`
+    cache: CacheSettings | None = None  # of its answers, as `@cached` says
 
 
 class Ready(_Message, frozen=True, tag="Ready"):

@@ -13,12 +13,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from geartrain.authoring.batches import MOST_SORT, cost_rule, sort_window
-from geartrain.domain.predictions.caching import CacheSettings
+from geartrain.authoring.quantities import read_any_duration, read_size
+from geartrain.domain.predictions.caching import NO_CACHE, CacheSettings
 from geartrain.domain.predictions.priorities import MAX_LEVELS, Level, Priorities
 from geartrain.domain.remote.reference import RemoteReference, is_remote, read_reference
 from geartrain.project.config import kind_of
 from geartrain.project.errors import ProjectError
-from geartrain.project.quantities import read_any_duration, read_size
 
 _NAME: Final = re.compile(r"(?:cuda:)?(\d{1,4})|((?:GPU|MIG)-[\w./-]+)", re.ASCII)
 
@@ -157,12 +157,12 @@ _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
 def read_cache(value: object) -> CacheSettings:
     """Return the settings of a cache of answers; raise ProjectError that names the key below `cache` and the fix.
 
-    `true` is one with the usual settings.
+    `true` is one with the usual settings, `false` is none, whatever the model declares.
     """
-    if value is True:
-        return CacheSettings()
+    if isinstance(value, bool):
+        return CacheSettings() if value else NO_CACHE
     if not isinstance(value, dict):
-        raise ProjectError("`cache` has to be `true`, or keys such as `ttl: 1h` indented below it")
+        raise ProjectError("`cache` has to be `true`, `false`, or keys such as `ttl: 1h` indented below it")
     for key in value:
         if key not in _CACHE_READERS:
             raise ProjectError(f"there is no key `cache.{key}`; there are {', '.join(_CACHE_READERS)}")

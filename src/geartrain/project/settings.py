@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from geartrain.authoring.quantities import read_any_duration
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
@@ -16,7 +17,6 @@ from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Dec
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
-from geartrain.project.quantities import read_any_duration
 from geartrain.project.setting_values import (
     Devices,
     Weights,
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
     before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
 
-    `cache`: its answers are kept for equal requests; None: they are not.
+    `cache`: its answers are kept for equal requests; None: as its `@cached` says.
 
     `calls` are the other models that its code may call, besides those that its class declares; None for all.
 
@@ -316,7 +316,7 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "retry": _Key("write `always`, or `never`", _retry),
     "priority_levels": _Key("write a number of levels, or a list with keys such as `timeout: 2s` for each"),
     "default_priority": _Key("write the number of a level, 1 for the highest"),
-    "cache": _Key("write `true`, or keys such as `ttl: 1h` indented below it", read_cache),
+    "cache": _Key("write `true`, `false`, or keys such as `ttl: 1h` indented below it", read_cache),
     "batching": _Key("write `off`, or keys such as `max_size: 64` indented below it", read_batching),
     "devices": _Key("write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]", read_devices),
     "gpus_per_replica": _Key("write a whole number of at least 1", _positive),

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.project.quantities import read_seconds
+from geartrain.authoring.quantities import read_seconds
 
 PREDICT_STUB: Final = "COG_PREDICT_TYPE_STUB"
 TRAIN_STUB: Final = "COG_TRAIN_TYPE_STUB"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from geartrain.authoring.quantities import read_duration, read_seconds, read_size
 from geartrain.domain.predictions.statistics import check_bounds
 from geartrain.domain.signature.text_values import parse_boolean
 from geartrain.project.errors import ProjectError
-from geartrain.project.quantities import read_duration, read_seconds, read_size
 from geartrain.project.setting_values import Devices, read_devices
 from geartrain.transport.access_log import AccessLogOptions, read_access_log
 

@@ -11,6 +11,7 @@ import msgspec
 
 from geartrain.bridge.child import ChildWorker
 from geartrain.bridge.resources import memory_of
+from geartrain.domain.predictions.caching import NO_CACHE
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.signature.pipeline import Pipeline, find_cycle
@@ -231,6 +232,6 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
         openai=source.openai,
-        cache=None if is_training else source.cache,
+        cache=NO_CACHE if is_training else source.cache,
         calls=source.calls,
     )

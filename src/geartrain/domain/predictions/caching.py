@@ -25,6 +25,16 @@ class CacheSettings(msgspec.Struct, frozen=True):
     share: bool = False
 
 
+NO_CACHE: Final = CacheSettings(ttl=0.0, max_bytes=0)
+"""Settings of an operator who wants no answers to be kept, whatever the model declares."""
+
+
+def effective_cache(written: CacheSettings | None, declared: CacheSettings | None) -> CacheSettings | None:
+    """Return the settings of `geartrain.yaml`, else those of `@cached`; None if no answers are kept."""
+    found = declared if written is None else written
+    return None if found == NO_CACHE else found
+
+
 def read_cache_control(value: bytes) -> CacheControl:
     """Return the wish in a `Cache-Control` field of a request. Source: RFC 9111, section 5.2.1."""
     names = {part.strip().partition(b"=")[0].lower() for part in value.split(b",")}

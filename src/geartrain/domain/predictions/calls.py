@@ -12,6 +12,7 @@ import msgspec
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import Log, LogSource, Metric, Output
 from geartrain.domain.predictions.inference import Parameters
 from geartrain.domain.predictions.own_metrics import OwnReport
@@ -226,6 +227,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     batching: Batching | None = None
     platform: str = PYTHON  # the Open Inference Protocol's name of what runs the model
     calls: tuple[str, ...] = ()  # other models that its class declares, as `name` or `name@version`
+    cache: CacheSettings | None = None  # of its answers, as `@cached` says; `geartrain.yaml` comes first
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):

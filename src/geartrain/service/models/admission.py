@@ -41,6 +41,13 @@ class Interface:
         return InputValidator(msgspec.structs.replace(self.signature, inputs=plain))
 
     @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The values of inputs that are left out. Empty for a model that takes requests as they came."""
+        if self.signature.contract:
+            return {}
+        return {field.name: field.default for field in self.signature.inputs if not field.required}
+
+    @cached_property
     def view(self) -> TensorView:
         """The model's inputs and outputs as tensors."""
         return view_of(self.signature)

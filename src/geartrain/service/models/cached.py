@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ MAX_JSON: Final = 262_144
 MAX_TENSORS: Final = 16 * 1024**2
 """Bytes of the tensors of an input that has a key: they are hashed on the loop."""
 
+_NO_DEFAULTS: Final[Mapping[str, Any]] = {}
+_EXACT: Final = 2**53  # whole numbers up to it are floats without loss
+
 _decode: Final = msgspec.json.Decoder().decode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -32,7 +36,7 @@ def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, 
 
     Returns None for one whose answer is not to be kept. Raises `GeartrainError`, and leaves nothing of the admission.
     """
-    key = key_of(new, share=answers.settings.share)
+    key = key_of(new, share=answers.settings.share, defaults=deployment.interface.defaults)
     if key is None:
         return None
     is_fresh = new.request.cache == "no-cache"
@@ -89,8 +93,11 @@ def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: Share
         run.add(member)
 
 
-def key_of(new: NewPrediction, *, share: bool) -> bytes | None:
-    """Return the key of a request, which equal ones have; None for one whose answer is not to be kept."""
+def key_of(new: NewPrediction, *, share: bool, defaults: Mapping[str, Any] = _NO_DEFAULTS) -> bytes | None:
+    """Return the key of a request, which equal ones have; None for one whose answer is not to be kept.
+
+    An input that is left out counts as its value in `defaults`.
+    """
     tensors = new.tensors or ()
     if new.request.cache == "no-store" or new.nested or new.attachments is not None or new.output_prefix is not None:
         return None
@@ -98,8 +105,17 @@ def key_of(new: NewPrediction, *, share: bool) -> bytes | None:
         return None
     principal = "" if share or new.principal is ANYONE else new.principal.name
     beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal)
-    digest = hashlib.blake2b(_encode_sorted((_decode(new.input), beside)), digest_size=32)
+    digest = hashlib.blake2b(_encode_sorted((_filled(_decode(new.input), defaults), beside)), digest_size=32)
     for tensor in tensors:
         digest.update(_encode_sorted((tensor.name, tensor.datatype, tensor.shape, len(tensor.data))))
         digest.update(tensor.data)
     return digest.digest()
+
+
+def _filled(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs with their defaults; 5 counts as 5.0 where the default is a float."""
+    for name, default in defaults.items():
+        value = values.setdefault(name, default)
+        if type(value) is int and type(default) is float and abs(value) <= _EXACT:
+            values[name] = float(value)
+    return values

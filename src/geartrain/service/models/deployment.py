@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.caching import CacheSettings
+from geartrain.domain.predictions.caching import CacheSettings, effective_cache
 from geartrain.domain.predictions.calls import INLINE, ItemInput, ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Retry
@@ -94,7 +94,7 @@ class DeploymentSettings:
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
-    cache: CacheSettings | None = None  # of its answers; None: they are not kept
+    cache: CacheSettings | None = None  # of its answers; None: as the model declares
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
@@ -185,9 +185,7 @@ class Deployment:
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
-        self._answers = (
-            None if settings.cache is None else Answers(settings.cache, history=settings.history, clock=clocks.steady)
-        )
+        self._answers: Answers | None = None
         self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
         self._openai: OpenAIModel | None = None
@@ -236,6 +234,8 @@ class Deployment:
         if not await self.executions.drain(grace):
             self.executions.cancel_all()
             await self.executions.drain(STOP_GRACE)
+        if self._answers is not None:
+            self._answers.clear()  # the deployment itself may be referred to for a while
         await self.workers.stop(STOP_GRACE)
 
     @property
@@ -443,6 +443,12 @@ class Deployment:
             else None,
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
+        )
+        cache = effective_cache(self.settings.cache, info.cache)
+        self._answers = (
+            None
+            if cache is None
+            else Answers(cache, history=self.settings.history, clock=self.scheduler.context.steady)
         )
         self.scheduler.configure(info)
         self.loaded.set()

@@ -69,6 +69,11 @@ class Answers:
         while self.size > self.settings.max_bytes:
             self._drop(next(iter(self._kept)))
 
+    def clear(self) -> None:
+        """Forget all answers."""
+        self._kept.clear()
+        self.size = 0
+
     def _drop(self, key: bytes) -> None:
         entry = self._kept.pop(key, None)
         if entry is not None:

@@ -23,9 +23,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, JOINT_ATTRIBUTE, batched
+from geartrain.authoring.decorators import (
+    BATCHED_ATTRIBUTE,
+    CACHED_ATTRIBUTE,
+    CONCURRENT_ATTRIBUTE,
+    JOINT_ATTRIBUTE,
+    batched,
+)
 from geartrain.authoring.nested import bind_models, declared_models
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.signature.types import Signature
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator, lacks_self, layers
 from geartrain.worker.loading.descriptions import Compose
@@ -144,6 +151,7 @@ class LoadedRunner(NamedTuple):
     compose: Compose | None = None  # makes the one argument of a model that takes whole requests
     platform: str = ""  # runtime of the model, if it is no Python class
     calls: tuple[str, ...] = ()  # other models that its class declares, as `name` or `name@version`
+    cache: CacheSettings | None = None  # of its answers, as `@cached` says
 
 
 def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
@@ -352,14 +360,14 @@ class _Described(NamedTuple):
 def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[str, Any] | None) -> _Described:
     """Read the signature, which of a batched `run()` is that of one request. Raises `UnsupportedAnnotationError`."""
     is_batched = decorator_value(run, BATCHED_ATTRIBUTE) is not None
+    if mode == "train":
+        _check_training(run, owner)
     if _REQUESTS in sys.modules:  # the author has imported them
         from geartrain.worker.loading.open_signature import read_open
 
         found = read_open(run, owner_name=owner, settings=(settings or {}) if is_batched else None)
         if found is not None:
             return _Described(*found)
-    if is_batched and mode == "train":
-        raise UnsupportedAnnotationError(f"{owner} has the decorator @batched, and trainings run one by one: remove it")
     if is_batched:
         from geartrain.worker.loading.batched_signature import read_batched
 
@@ -373,12 +381,22 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
     return _Described(parameters, make_signature(run, parameters, read_output(run, owner_name=owner)))
 
 
+def _check_training(run: Callable[..., Any], owner: str) -> None:
+    for attribute, name, reason in (
+        (BATCHED_ATTRIBUTE, "@batched", "trainings run one by one"),
+        (CACHED_ATTRIBUTE, "@cached", "trainings are not kept for equal requests"),
+    ):
+        if decorator_value(run, attribute) is not None:
+            raise UnsupportedAnnotationError(f"{owner} has the decorator {name}, and {reason}: remove it")
+
+
 def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
     if described.signature.gives_response and described.batching is None:
         from geartrain.worker.loading.open_signature import in_pieces
 
         run = in_pieces(run)
     setup = _own_method(instance, "setup")
+    cache = decorator_value(run, CACHED_ATTRIBUTE)
     setup, taken = (None, frozenset[str]()) if setup is None else read_setup(setup, root)
     return LoadedRunner(
         instance=instance,
@@ -394,6 +412,7 @@ def _runner(run: Callable[..., Any], described: _Described, root: Path, *, insta
         batching=described.batching,
         compose=described.compose,
         calls=() if instance is None else _declared(type(instance)),
+        cache=None if cache is None else CacheSettings(**cache),
     )
 
 

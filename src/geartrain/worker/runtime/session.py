@@ -216,6 +216,7 @@ class _Session:
             platform=runner.platform,
             shares_memory=can_share(self._init.probe),
             calls=runner.calls,
+            cache=runner.cache,
         )
         self._control.send(loaded)
 

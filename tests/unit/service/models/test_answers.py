@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from geartrain.domain.predictions.caching import CacheSettings, read_cache_control
+from geartrain.domain.predictions.caching import NO_CACHE, CacheSettings, effective_cache, read_cache_control
 from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.principal import Principal
@@ -60,6 +60,15 @@ def test_keys_are_those_of_equal_inputs() -> None:
     assert key_of(NewPrediction(input=b'{"b":{"d":3,"c":2},"a":1}'), share=False) == keys[0]
     shared = {key_of(each, share=True) for each in (*requests[-2:], NewPrediction(input=b"{}"))}
     assert len(shared) == 1
+
+
+def test_inputs_that_are_left_out_count_as_their_defaults() -> None:
+    def key(text: bytes) -> bytes | None:
+        return key_of(NewPrediction(input=text), share=False, defaults={"steps": 5, "scale": 2.0, "note": None})
+
+    assert len({key(b"{}"), key(b'{"steps": 5}'), key(b'{"scale": 2, "note": null}'), key(b'{"scale": 2.0}')}) == 1
+    assert len({key(b"{}"), key(b'{"steps": 6}'), key(b'{"scale": 3}'), key(b'{"note": ""}')}) == 4
+    assert key(b'{"scale": %d}' % (2**53 + 1)) != key(b'{"scale": %d}' % 2**53)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +162,14 @@ def test_cache_control(value: bytes, wish: str) -> None:
 
 def test_settings() -> None:
     assert read_cache(True) == CacheSettings()
+    declared = CacheSettings(ttl=5.0)
+    assert effective_cache(read_cache(False), declared) is None
+    assert effective_cache(None, None) is None
+    assert effective_cache(None, declared) is declared
+    assert effective_cache(CacheSettings(), declared) == CacheSettings()
+    assert read_cache(False) == NO_CACHE
     assert read_cache({"ttl": "10m", "max_bytes": "1MiB", "share": True}) == CacheSettings(600.0, 1024**2, share=True)
     for value, message in (
-        (False, "`cache` has to be `true`"),
         ("yes", "`cache` has to be `true`"),
         ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share"),
         ({"ttl": 0}, "`cache.ttl` is 0; write seconds"),
