@@ -80,7 +80,7 @@ class _Record:
         return f"{type(self).__name__}({parts})"
 
 
-_Record.dict = _Record.model_dump  # type: ignore[attr-defined]  # its name in older versions of pydantic
+_Record.dict = _Record.model_dump  # its name in older versions of pydantic
 
 
 def _plain(value: Any, exclude_none: bool) -> Any:  # noqa: FBT001 - of `model_dump`
