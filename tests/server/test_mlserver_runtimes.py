@@ -222,6 +222,35 @@ def test_content_types_over_rest_and_grpc(start: Start) -> None:
         assert answer.as_numpy("kinds").tolist() == [[b"reversed"]]
 
 
+TOLD = """
+    from mlserver import MLModel
+    from mlserver.codecs import DecodedParameterName, NumpyCodec, StringCodec, get_decoded, has_decoded
+    from mlserver.codecs.utils import InputOrOutput
+    from mlserver.types import InferenceRequest, InferenceResponse
+
+    def total(tensor: InputOrOutput) -> int:
+        return int(get_decoded(tensor).sum())
+
+    class Told(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            (given,) = payload.inputs
+            self.decode(given)
+            plain = given.dict(exclude={"parameters": {DecodedParameterName}})
+            words = [str(has_decoded(given)), str(total(given)), plain["name"], str(sorted(plain["parameters"]))]
+            output = StringCodec.encode_output("told", words)
+            return InferenceResponse(model_name=self.name, outputs=[output])
+"""
+
+
+def test_decoded_values(start: Start) -> None:
+    client, _ = start(TOLD, "Told")
+    given = {"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2], "parameters": {"content_type": "np"}}
+    (output,) = infer(client, given)["outputs"]
+    assert output["data"][:3] == ["True", "3", "x"]
+    assert "content_type" in output["data"][3]
+    assert "_decoded_payload" not in output["data"][3]
+
+
 def test_annotated_arguments(start: Start) -> None:
     client, _ = start(ARGUMENTS, "Joined", parameters={"uri": "."})
     numbers = {"name": "numbers", "datatype": "INT64", "shape": [2], "data": [1, 2]}

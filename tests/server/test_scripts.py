@@ -118,7 +118,7 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
 
     def serve(place: str, text: str) -> httpx.Client:
         folder = tmp_path / "scripted"
-        (folder / place).parent.mkdir(parents=True)
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(textwrap.dedent(text))
         ((folder / place).parent / "helper.py").write_text("def scale(value):\n    return 10 * value\n")
         (folder / "weights.txt").write_text("2.5")
@@ -173,6 +173,43 @@ def test_sagemaker_in_one_function(start: Start) -> None:
     client = start("inference.py", TRANSFORM)
     answer = client.post("/invocations", content="abc", headers={"content-type": "text/plain"})
     assert (answer.text, answer.headers["content-type"]) == ("cba!", "text/plain")
+
+
+def test_sagemaker_with_a_script_of_another_name(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGEMAKER_PROGRAM", "entry.py")
+    client = start("code/entry.py", FULL)
+    assert client.post("/invocations", content='{"x": 3}', headers=JSON).json() == {"y": 75.0}
+
+
+def test_sagemaker_with_a_script_in_another_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = tmp_path / "submitted"
+    submitted.mkdir()
+    (submitted / "entry.py").write_text(textwrap.dedent(FULL))
+    (submitted / "helper.py").write_text("def scale(value):\n    return 2 * value\n")
+    monkeypatch.setenv("SAGEMAKER_PROGRAM", "entry.py")
+    monkeypatch.setenv("SAGEMAKER_SUBMIT_DIRECTORY", str(submitted))
+    client = start("notes/read.txt", "")
+    assert client.post("/invocations", content='{"x": 3}', headers=JSON).json() == {"y": 15.0}
+
+
+@pytest.mark.parametrize(
+    ("program", "submitted", "backend"),
+    [("entry.py", "", "sagemaker"), ("other.py", "s3://bucket/code.tar.gz", None), ("entry", "", None)],
+)
+def test_the_program_of_sagemaker_is_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, submitted: str, backend: str | None
+) -> None:
+    (tmp_path / "entry.py").write_text(textwrap.dedent(TRANSFORM))
+    monkeypatch.setenv("SAGEMAKER_PROGRAM", program)
+    monkeypatch.setenv("SAGEMAKER_SUBMIT_DIRECTORY", submitted)
+    if backend is None:
+        with pytest.raises(ProjectError):
+            find_model(str(tmp_path))
+    else:
+        (tmp_path / "inference.py").write_text(textwrap.dedent(FULL))  # it is not the one that is named
+        assert (find_model(str(tmp_path)).backend, find_model(str(tmp_path)).runner) == (backend, tmp_path.name)
 
 
 def test_hugging_face(start: Start) -> None:
@@ -241,6 +278,48 @@ def test_azure_with_files(start: Start) -> None:
     answer = client.post("/score", files=files, data={"whole": "yes"})
     assert (answer.content, answer.headers["content-type"]) == (b"12", "image/x-own")
     assert client.post("/score", content=b"x", headers={"content-type": "multipart/form-data"}).status_code == 400
+
+
+SCHEMA = """
+    import functools
+
+    NAMED = []
+
+    def input_schema(function):
+        @functools.wraps(function)
+        def checked(*arguments, **fields):
+            return function(*arguments, **fields)
+        NAMED.append(checked)
+        return checked
+
+    def is_schema_decorated(function):
+        return function in NAMED
+"""
+DECORATED = """
+    from inference_schema.schema_util import input_schema
+
+    def init():
+        pass
+
+    @input_schema
+    def run(rows, scale=1):
+        return {"sum": sum(rows) * scale}
+"""
+
+
+def test_azure_with_a_schema(start: Start, tmp_path: Path) -> None:
+    """The package `inference_schema` of this test has the two functions that the contract is about."""
+    package = tmp_path / "scripted/inference_schema"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "schema_util.py").write_text(textwrap.dedent(SCHEMA))
+    client = start("score.py", DECORATED)
+    assert client.post("/score", json={"rows": [1, 2]}).json() == {"sum": 3}
+    assert client.post("/score", json={"rows": [1, 2], "scale": 2, "more": 1}).json() == {"sum": 6}
+    for wrong in ('{"scale": 2}', "[1]", "{"):
+        answer = client.post("/score", content=wrong, headers=JSON)
+        assert answer.status_code == 400
+    assert client.post("/score", content="[1]", headers=JSON).json()["error"].endswith("with the fields rows")
 
 
 # what is recognised, and what cannot be

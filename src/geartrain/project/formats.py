@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from geartrain.authoring.sagemaker import CODE_FOLDER, SAGEMAKER_FILE, sagemaker_program
 from geartrain.project.errors import ProjectError
 
 _PEEK: Final = 4096  # bytes
@@ -114,7 +115,6 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
 KSERVE: Final = "kserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
-CODE_FOLDER: Final = "code"  # of a model of SageMaker
 
 
 def is_sagemaker(path: Path) -> bool:
@@ -123,8 +123,13 @@ def is_sagemaker(path: Path) -> bool:
 
 
 def has_sagemaker(folder: Path) -> bool:
-    """True if a folder is a model of SageMaker, with its script in `code`."""
-    return is_sagemaker(folder / CODE_FOLDER / "inference.py")
+    """True if a folder is a model of SageMaker, with its script in `code`, or one that `SAGEMAKER_PROGRAM` names."""
+    return sagemaker_program(folder) is not None or is_sagemaker(folder / CODE_FOLDER / SAGEMAKER_FILE)
+
+
+def _is_inference(path: Path) -> bool:
+    """True if a file is a script for SageMaker, and the variable names no other one for its folder."""
+    return is_sagemaker(path) and sagemaker_program(path.parent) in {None, path}
 
 
 def is_hugging_face(path: Path) -> bool:
@@ -295,7 +300,7 @@ FORMATS: Final = (
         runs_code=lambda _folder: True,
     ),
     Format(backend=TRITON_PYTHON, platforms=(TRITON_PYTHON,), names=("model.py",), is_one=is_triton_python),
-    Format(backend="sagemaker", platforms=("sagemaker",), names=("inference.py",), is_one=is_sagemaker),
+    Format(backend="sagemaker", platforms=("sagemaker",), names=(SAGEMAKER_FILE,), is_one=_is_inference),
     Format(backend="sagemaker", platforms=("sagemaker",), is_one=has_sagemaker, is_folder=True),
     Format(backend="huggingface", platforms=("huggingface",), names=("handler.py",), is_one=is_hugging_face),
     Format(backend="azureml", platforms=("azureml",), is_one=is_azure, is_script=True),

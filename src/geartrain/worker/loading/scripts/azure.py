@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, ClassVar, Final, TypeVar
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response
+from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import stand_in
 from geartrain.worker.loading.scripts.script import FormFile, Place, Script, read_parts
@@ -96,6 +99,7 @@ class AzureScript(Script):
         self._run: Callable[[Any], Any] | None = getattr(module, "run", None)
         if not callable(self._run) or (self._init is not None and not callable(self._init)):
             raise ValueError("init() and run(raw_data) are functions")
+        self._fields = _fields_of_schema(self._run)
 
     @classmethod
     def prepare(cls, place: Place) -> None:
@@ -118,8 +122,31 @@ class AzureScript(Script):
         """Answer one request."""
         run: Any = self._run
         is_raw = getattr(run, _RAW, False)
-        answer = run(AMLRequest(request) if is_raw else request.text)
+        if self._fields is not None and not is_raw:
+            answer = run(**_arguments(request, self._fields))
+        else:
+            answer = run(AMLRequest(request) if is_raw else request.text)
         if isinstance(answer, AMLResponse):
             kind = answer.mimetype or answer.headers.pop("content-type", answer.content_type)
             return Response(answer.content, kind, status=answer.status_code, headers=answer.headers)
         return Response(json.dumps(plain(answer)), JSON_TYPE)
+
+
+def _fields_of_schema(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function with `@input_schema` of `inference_schema`; None for one without."""
+    schemas = sys.modules.get("inference_schema.schema_util")
+    if schemas is None or not schemas.is_schema_decorated(function):
+        return None
+    return inspect.signature(function).parameters
+
+
+def _arguments(request: Request, fields: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Return the arguments of `run()` from the fields of a JSON object. Raises `ClientError`."""
+    try:
+        body = request.json()
+    except (ValueError, RecursionError) as error:
+        raise ClientError(f"the body is no JSON: {error}") from None
+    required = [name for name, each in fields.items() if each.default is each.empty]
+    if not isinstance(body, dict) or any(name not in body for name in required):
+        raise ClientError(f"the body is a JSON object with the fields {', '.join(required)}")
+    return {name: body[name] for name in fields if name in body}

@@ -351,6 +351,11 @@ def decoded(parametrised: Any) -> Any:
     return getattr(parametrised.parameters, DECODED, UNDECODED)
 
 
+def has_decoded(parametrised: Any) -> bool:
+    """True if an input has been decoded."""
+    return decoded(parametrised) is not UNDECODED
+
+
 class PandasCodec(RequestCodec):
     """A data frame, whose columns are the tensors."""
 
@@ -492,6 +497,10 @@ def _comparable(hint: Any) -> Any:
 
 
 NAMES: Final[dict[str, Any]] = {
+    "DecodedParameterName": DECODED,
+    "InputOrOutput": RequestInput | ResponseOutput,
+    "get_decoded": decoded,
+} | {
     each.__name__: each
     for each in (
         Base64Codec,
@@ -507,6 +516,7 @@ NAMES: Final[dict[str, Any]] = {
         StringCodec,
         StringRequestCodec,
         decode_args,
+        has_decoded,
         register_input_codec,
         register_request_codec,
     )

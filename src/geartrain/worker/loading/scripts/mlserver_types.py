@@ -80,6 +80,9 @@ class _Record:
         return f"{type(self).__name__}({parts})"
 
 
+_Record.dict = _Record.model_dump  # its name in older versions of pydantic
+
+
 def _plain(value: Any, exclude_none: bool) -> Any:  # noqa: FBT001 - of `model_dump`
     if isinstance(value, _Record):
         return value.model_dump(exclude_none=exclude_none)

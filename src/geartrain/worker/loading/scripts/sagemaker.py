@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, Request, Response
+from geartrain.authoring.sagemaker import SAGEMAKER_FILE, sagemaker_program
 from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import stand_in
 from geartrain.worker.loading.scripts.script import Place, Script
@@ -63,7 +64,7 @@ class Context:
 class SageMakerScript(Script):
     """A script with a model for SageMaker."""
 
-    file_name: ClassVar = "inference.py"
+    file_name: ClassVar = SAGEMAKER_FILE
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for functions that are missing, or cannot stand together."""
@@ -82,6 +83,12 @@ class SageMakerScript(Script):
             raise ValueError("it has no function model_fn(model_dir)")  # noqa: TRY004 - of the script, not of a value
         self._load = _with_context(module.model_fn, 1, context)
         self._model: Any = None
+
+    @classmethod
+    def find(cls, path: Path) -> Place:
+        """Find the script that `SAGEMAKER_PROGRAM` names, or that has the usual name."""
+        named = sagemaker_program(path) if path.is_dir() else None
+        return super().find(path) if named is None else Place(named, path)
 
     @classmethod
     def prepare(cls, place: Place) -> None:
