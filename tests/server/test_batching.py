@@ -52,6 +52,23 @@ ROWS = """
         def run(self, x: Float32[np.ndarray, "rows 2"]) -> Float32[np.ndarray, "rows"]:
             return x.sum(axis=1) + 1000 * len(x)
 """
+RAGGED = """
+    import select
+    import numpy as np
+    from jaxtyping import Float32
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=8)
+        def run(
+            self, x: list[Float32[np.ndarray, "..."]], times: list[float] = 1.0, gate: str = ""
+        ) -> list[Float32[np.ndarray, "..."]]:
+            if gate:
+                with open(gate, "rb", buffering=0) as file:
+                    select.select([file], [], [])
+            x[0][...] += 0  # each array is its own
+            return [each * factor + 1000 * len(x) for each, factor in zip(x, times)]
+"""
 TOKENS = """
     from collections.abc import Iterator
     from geartrain import BaseRunner, batched, streaming
@@ -317,6 +334,52 @@ async def test_large_rows_travel_in_shared_memory(serve: Serve) -> None:
             assert np.array_equal(result, given * 2)
 
         await asyncio.gather(*(ask(number) for number in range(12)))
+
+
+async def test_tensors_of_any_shape_share_a_run(serve: Serve, gates: Gates) -> None:
+    """As a list, however they come: as nested lists, as numbers of an infer request, or as bytes."""
+    async with serve(RAGGED) as server:
+
+        async def infer(given: np.ndarray) -> np.ndarray:
+            """Send bytes, and read bytes."""
+            tensor = {"name": "x", "datatype": "FP32", "shape": given.shape}
+            head = {
+                "inputs": [{**tensor, "parameters": {"binary_data_size": given.nbytes}}],
+                "parameters": {"binary_data_output": True},
+            }
+            text = json.dumps(head).encode()
+            headers = {"Inference-Header-Content-Length": str(len(text))}
+            answer = await server.client.post("/v2/models/model/infer", content=text + given.tobytes(), headers=headers)
+            begin = int(answer.headers.get("Inference-Header-Content-Length", len(answer.content)))
+            (output,) = json.loads(answer.content[:begin])["outputs"]
+            return np.frombuffer(answer.content[begin:], dtype=np.float32).reshape(output["shape"])
+
+        async def plain(values: list[float]) -> Any:
+            tensor = {"name": "x", "datatype": "FP32", "shape": [len(values)], "data": values}
+            answer = await server.client.post("/v2/models/model/infer", json={"inputs": [tensor]})
+            return answer.json()["outputs"][0]["data"]
+
+        large = np.arange(90_000, dtype=np.float32).reshape(300, 300)
+        assert await plain([1.0, 2.0]) == [1001, 1002]
+        body = {"input": {"x": [7], "gate": str(gates["go"].path)}}
+        first = asyncio.ensure_future(server.client.post("/predictions", json=body))
+        await eventually(lambda: server.workers.permits.idle == 0)
+        asked: list[Any] = [
+            server.predict({"x": [[1, 2], [3, 4]], "times": 2}),
+            infer(large),
+            plain([1.0]),
+            infer(np.zeros((0, 3), np.float32)),
+            server.predict({"x": 5}),
+        ]
+        answers = [asyncio.ensure_future(each) for each in asked]
+        await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
+        gates["go"].open()
+        nested, of_bytes, of_numbers, empty, single = [await answer for answer in answers]
+        assert (await first).json()["output"] == [1007]
+        assert nested["output"] == [[5002, 5004], [5006, 5008]]
+        assert np.array_equal(of_bytes, large + 5000)
+        assert (of_numbers, empty.shape, single["output"]) == ([5001], (0, 3), 5005)
+        assert single["metrics"]["batch_size"] == 5
 
 
 async def test_streams_share_a_run(serve: Serve) -> None:

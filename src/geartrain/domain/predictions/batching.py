@@ -58,7 +58,8 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     and clients see neither dimension nor list. `shared` are the inputs that a whole batch has in common: only requests
     in which they are equal are run together. `takes_singles`: a request by itself may come as a plain prediction, since
     `run()` does nothing else with a batch of one. `apart`: the requests of a batch are a list, and their tensors are
-    not joined; with `by_rows` the first dimension of their tensors counts, and has to be all that differs.
+    not joined; with `by_rows` the first dimension of their tensors counts, and has to be all that differs. `ragged`:
+    inputs are lists with a tensor of each request, of any shape, so that these tensors are not joined either.
     """
 
     policy: BatchPolicy
@@ -66,6 +67,7 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: tuple[str, ...] = ()
     takes_singles: bool = False
     apart: bool = False
+    ragged: bool = False
 
 
 class BatchItems:

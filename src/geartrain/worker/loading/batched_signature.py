@@ -62,7 +62,8 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
         )
     signature = make_signature(run, parameters, output)
     check_cost(policy, signature, owner_name)
-    return BatchedSignature(parameters, signature, Batching(policy, by_rows, shared))
+    ragged = not by_rows and any(field.type.kind == "tensor" for field in signature.inputs)
+    return BatchedSignature(parameters, signature, Batching(policy, by_rows, shared, ragged=ragged))
 
 
 def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:

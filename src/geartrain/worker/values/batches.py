@@ -48,6 +48,7 @@ class BatchBinder:
         self._pad_to = batching.policy.pad_to
         self._by_rows = batching.by_rows
         self._shared = batching.shared
+        self._ragged = batching.ragged
         batched = [each for each in parameters if each.field.name not in batching.shared]
         tensors = [each for each in batched if batching.by_rows and each.field.type.kind == "tensor"]
         self._tensors: dict[str, Converter] = {each.field.name: each.convert for each in tensors if each.convert}
@@ -69,9 +70,13 @@ class BatchBinder:
             arguments = self._whole(tensors)
         else:
             values = _decode_all(json) if len(items) > 1 else [_decode_one(json)]
-            stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
-            if stacked is None and tensors:
-                _deal(tensors, items, values)
+            stacked = None
+            if self._ragged:
+                deal_apart(tensors, values)
+            else:
+                stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
+                if stacked is None and tensors:
+                    _deal(tensors, items, values)
             bound, refused = self._bind_each(values, chosen)
             if refused:
                 for one in bound:
@@ -159,6 +164,13 @@ def _deal(tensors: Sequence[Tensor], items: Sequence[CallItem], values: Sequence
             if item.packed:
                 given[tensor.name] = rows.part(position, position + item.rows)
                 position += item.rows
+
+
+def deal_apart(tensors: Sequence[Tensor], values: Sequence[dict[str, Any]]) -> None:
+    """Give each request its own tensors, of a call in which they are not joined: `2:x` is that of the third request."""
+    for tensor in tensors:
+        place, _, name = tensor.name.partition(":") if len(values) > 1 else ("0", "", tensor.name)
+        values[int(place)][name] = Tensor(name, tensor.datatype, tensor.shape, tensor.data)
 
 
 class _Rows:

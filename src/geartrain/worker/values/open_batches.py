@@ -13,7 +13,7 @@ from geartrain.worker.errors import ClientError, ReportedError
 from geartrain.worker.loading.descriptions import Compose
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.values.arguments import NO_PARTS, ArgumentBinder, ArgumentError, DirectCompose
-from geartrain.worker.values.batches import Bound
+from geartrain.worker.values.batches import Bound, deal_apart
 
 _decode_all: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _NONE: Final[dict[str, Any]] = {}
@@ -37,9 +37,7 @@ class ApartBinder:
         if self._direct is not None and len(json) == (len(NO_PARTS) + 1) * len(items) + 1:  # nothing but tensors
             return _bind_tensors(self._direct, tensors, items, chosen=chosen)
         values = _decode_all(json) if len(items) > 1 else [msgspec.json.decode(json)]
-        for tensor in tensors:
-            place, _, own = tensor.name.partition(":") if len(items) > 1 else ("0", "", tensor.name)
-            values[int(place)][own] = Tensor(own, tensor.datatype, tensor.shape, tensor.data)
+        deal_apart(tensors, values)
         requests: list[Any] = []
         refused: dict[int, ReportedError] = {}
         name = ""

@@ -134,6 +134,14 @@ def test_a_list_gathers_what_a_client_sends(annotation: Any, expected: InputFiel
     assert (found.batching.by_rows, found.batching.shared) == (False, ())
 
 
+def test_tensors_in_lists_are_ragged() -> None:
+    found = read(made({"x": list[jt.Float32[Nd, "n 3"]], "texts": list[str]}))
+    assert [field.type.kind for field in found.signature.inputs] == ["tensor", "string"]
+    assert (found.batching.by_rows, found.batching.ragged) == (False, True)
+    assert not read(made({"x": jt.Float32[Nd, "n 3"]})).batching.ragged
+    assert not read(made({"x": list[str]})).batching.ragged
+
+
 def test_record_elements() -> None:
     found = read(made({"x": list[Inner]}))
     (field,) = found.signature.inputs
