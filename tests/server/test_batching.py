@@ -69,6 +69,30 @@ RAGGED = """
             x[0][...] += 0  # each array is its own
             return [each * factor + 1000 * len(x) for each, factor in zip(x, times)]
 """
+FILLED = """
+    import select
+    from typing import NamedTuple
+    import numpy as np
+    from jaxtyping import Float32, Int64
+    from geartrain import BaseRunner, batched
+
+    class Result(NamedTuple):
+        twice: Int64[np.ndarray, "batch length"]
+        total: Int64[np.ndarray, "batch"]
+        called: Int64[np.ndarray, "batch 2"]
+
+    class Runner(BaseRunner):
+        @batched(max_size=8, pad={"ids": -1})
+        def run(
+            self, ids: Int64[np.ndarray, "batch length"], lengths: Int64[np.ndarray, "batch"], gate: str = ""
+        ) -> Result:
+            if gate.startswith("/"):
+                with open(gate, "rb", buffering=0) as file:
+                    select.select([file], [], [])
+            assert all((row[own:] == -1).all() for row, own in zip(ids, lengths))
+            total = [row[:own].sum() for row, own in zip(ids, lengths)]
+            return Result(ids * 2, np.array(total, np.int64), np.tile(ids.shape, (len(ids), 1)))
+"""
 TOKENS = """
     from collections.abc import Iterator
     from geartrain import BaseRunner, batched, streaming
@@ -380,6 +404,60 @@ async def test_tensors_of_any_shape_share_a_run(serve: Serve, gates: Gates) -> N
         assert np.array_equal(of_bytes, large + 5000)
         assert (of_numbers, empty.shape, single["output"]) == ([5001], (0, 3), 5005)
         assert single["metrics"]["batch_size"] == 5
+
+
+async def test_short_rows_are_filled_up_and_cut_again(serve: Serve, gates: Gates) -> None:
+    async with serve(FILLED) as server:
+        metadata = (await server.client.get("/v2/models/model")).json()
+        assert [each["name"] for each in metadata["inputs"]] == ["ids", "gate"]
+
+        async def infer(*rows: list[int], gate: str = "") -> list[Any]:
+            shape = [len(rows), len(rows[0])]
+            inputs = [{"name": "ids", "datatype": "INT64", "shape": shape, "data": rows}]
+            parameters = {"gate": gate} if gate else {}
+            body = {"inputs": inputs, "parameters": parameters}
+            answer = (await server.client.post("/v2/models/model/infer", json=body)).json()
+            assert "outputs" in answer, answer
+            return [np.array(each["data"]).reshape(each["shape"]).tolist() for each in answer["outputs"]]
+
+        assert await infer([1, 2, 3]) == [[[2, 4, 6]], [6], [[1, 3]]]
+        gate = str(gates["go"].path)
+        first = asyncio.ensure_future(server.predict({"ids": [[1]], "gate": gate}))
+        await eventually(lambda: server.workers.permits.idle == 0)
+        asked: list[Any] = [
+            infer([1, 2]),
+            infer([1, 2, 3], [4, 5, 6]),
+            server.predict({"ids": [[7, 8, 9, 10]]}),
+            infer([]),
+        ]
+        answers = [asyncio.ensure_future(each) for each in asked]
+        await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
+        gates["go"].open()
+        short, two, nested, empty = [await answer for answer in answers]
+        assert (await first)["output"] == {"twice": [[2]], "total": [1], "called": [[1, 1]]}
+        assert short == [[[2, 4]], [3], [[5, 4]]]
+        assert two == [[[2, 4, 6], [8, 10, 12]], [6, 15], [[5, 4], [5, 4]]]
+        assert nested["output"] == {"twice": [[14, 16, 18, 20]], "total": [34], "called": [[5, 4]]}
+        assert empty == [[[]], [0], [[5, 4]]]
+
+
+async def test_one_long_row_does_not_make_all_others_as_long(serve: Serve, gates: Gates) -> None:
+    """A call is at most four times as large as what its requests have brought."""
+    async with serve(FILLED) as server:
+        gate = str(gates["go"].path)
+        first = asyncio.ensure_future(server.predict({"ids": [[1]], "gate": gate}))
+        await eventually(lambda: server.workers.permits.idle == 0)
+        asked = [server.predict({"ids": [[1] * length]}) for length in (100_000, 1, 2, 3, 4, 5)]
+        answers = [asyncio.ensure_future(each) for each in asked]
+        await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
+        gates["go"].open()
+        assert (await first)["status"] == "succeeded"
+        outputs = [(await answer)["output"] for answer in answers]
+        assert [output["total"] for output in outputs] == [[100_000], [1], [2], [3], [4], [5]]
+        sizes = sorted({tuple(output["called"][0]) for output in outputs})
+        assert sum(rows for rows, _ in sizes) == 6
+        assert all(rows * length <= 4 * 100_015 for rows, length in sizes)
+        assert max(rows for rows, length in sizes if length == 100_000) <= 4
 
 
 async def test_streams_share_a_run(serve: Serve) -> None:

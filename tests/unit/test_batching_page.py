@@ -16,7 +16,7 @@ from tests.support.batch_worker import Answers, Item, Worker, models_loaded, nes
 
 PAGE = (Path(__file__).parents[2] / "docs/batching.md").read_text(encoding="utf-8")
 MODELS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, JOINT, ASYNC, COST, PADDED = range(10)
+TEXTS, RECORD, PARSE, BLAME, TALK, STREAM, JOINT, ASYNC, COST, PADDED, FILLED = range(11)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def each(name: str, *values: str) -> list[Item]:
 
 
 def test_every_model_of_the_page_is_tested() -> None:
-    assert len(MODELS) == len(range(TEXTS, PADDED + 1))
+    assert len(MODELS) == len(range(TEXTS, FILLED + 1))
 
 
 @only(TEXTS)
@@ -135,3 +135,9 @@ def test_the_wrong_number_of_results(tmp_path: Path) -> None:
     )
     answers = ask(load("run.py", tmp_path), each("texts", "a", "b", "c"))
     assert answers.errors[0] in PAGE
+
+
+@only(FILLED)
+def test_filling_up(model: LoadedRunner) -> None:
+    found = ask(model, [Item({"ids": [[10, 20]]}), Item({"ids": [[30], [40]]}, rows=2), Item({"ids": [[1, 2, 3]]})])
+    assert found.outputs == {0: [[1.0, 2.0]], 1: [[3.0], [4.0]], 2: [pytest.approx([0.1, 0.2, 0.3])]}

@@ -58,6 +58,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"pad_to={_shown(pad_to)}: no size of it holds max_size={max_size} rows; add {max_size} to it,"
             f" or set max_size to {pad_to[-1]}"
         )
+    _check_pad(settings.get("pad", {}))
     _check_cost(settings)
 
 
@@ -85,12 +86,21 @@ def _check_cost(settings: Mapping[str, Any]) -> None:
         raise TypeError(f"sort={sort!r}: it is True or False, or the number of calls to sort among, such as 4")
     if sort is not None and not (isinstance(sort, bool) or sort == 0 or 1 < sort <= MOST_SORT):
         raise ValueError(f"sort={sort!r}: the number of calls to sort among is 2 to {MOST_SORT}")
-    if not cost:
+    pad = settings.get("pad")
+    if not cost and not pad:  # inputs in pad are a cost by themselves
         found = next((name for name in ("max_cost", "sort", "padded") if settings.get(name)), None)
         if found is not None:
             raise ValueError(f"{found}={settings[found]!r} needs the cost of a request: add cost=, an input")
-    elif not (max_cost or sort):
+    elif not (max_cost or sort or pad):
         raise ValueError(f"cost={cost!r} changes nothing by itself: add max_cost=, sort=True, or both")
+
+
+def _check_pad(pad: Any) -> None:
+    if not isinstance(pad, Mapping):
+        raise TypeError(f'pad={pad!r}: it is a dict of inputs, each with what fills it up, such as {{"ids": 0}}')
+    for name, fill in pad.items():
+        if not isinstance(name, str) or isinstance(fill, bool) or not isinstance(fill, (int, float)):
+            raise TypeError(f'pad={dict(pad)!r}: {name!r} is filled up with a number, as in {{"ids": 0}}')
 
 
 def _check_whole(value: Any, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, final, overload
 
 from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings, cost_rule, sort_window
@@ -94,6 +94,7 @@ def batched(
     max_cost: float = 0,
     padded: bool = False,
     sort: bool | int = False,
+    pad: Mapping[str, float] | None = None,
 ) -> Callable[[_Function], _Function]: ...
 def batched(  # noqa: PLR0913 - settings, each by its name
     function: _Function | None = None,
@@ -108,6 +109,7 @@ def batched(  # noqa: PLR0913 - settings, each by its name
     max_cost: float = 0,
     padded: bool = False,
     sort: bool | int = False,
+    pad: Mapping[str, float] | None = None,
 ) -> _Function | Callable[[_Function], _Function]:
     """Let one call of `run()` answer up to `max_size` requests: `@batched` or `@batched(max_size=64)`.
 
@@ -120,6 +122,10 @@ def batched(  # noqa: PLR0913 - settings, each by its name
     `cost` is the name of the input whose length is the cost of a request, a list of names, or an expression such as
     `"text + 4 * max_tokens"`. The requests of a call cost at most `max_cost` together; with `padded` each counts as
     much as the most costly one. `sort` puts requests of similar costs together.
+
+    `pad` names tensor inputs that may be of any length in more than the first dimension, with what fills the shorter
+    ones up, such as `{"ids": 0}`. A parameter `lengths`, or `ids_lengths`, gets their own lengths, and outputs whose
+    dimensions have the same names are cut again.
 
     Raises `TypeError` or `ValueError` for a setting that cannot be meant.
     """
@@ -134,6 +140,7 @@ def batched(  # noqa: PLR0913 - settings, each by its name
         "max_cost": max_cost,
         "padded": padded,
         "sort": sort_window(sort),
+        "pad": {} if pad is None else pad,
     }
     try:
         check_settings(settings)

@@ -131,6 +131,15 @@ def _cost(value: object) -> str:
     return str(cost_rule(value))
 
 
+def _pad(value: object) -> dict[str, int | float]:
+    if not isinstance(value, dict):
+        raise TypeError
+    for name, fill in value.items():
+        if not isinstance(name, str) or isinstance(fill, bool) or not isinstance(fill, int | float):
+            raise TypeError
+    return value
+
+
 def _sort(value: object) -> int:
     window = sort_window(value)
     if not isinstance(window, int) or not (window == 0 or 1 < window <= MOST_SORT):
@@ -151,6 +160,7 @@ _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "max_cost": (_seconds, "a number, such as 16384"),
     "padded": (_flag, "true or false"),
     "sort": (_sort, "true, false, or the number of calls to sort among, such as 4"),
+    "pad": (_pad, "inputs, each with the number that fills it up, such as {ids: 0}"),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from geartrain.domain.predictions.calls import Failed, ItemEnd, ItemEvent, Report
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.ipc.messages import Message, Predict, Reports, WorkerLog
-from geartrain.worker.calls.batch_codec import BatchCodec
+from geartrain.worker.calls.batch_codec import BatchCodec, BatchInvocation
 from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels.cancellation import Shield
 from geartrain.worker.channels.channel import Channel
@@ -158,4 +158,6 @@ class LocalCall(Call):
             return {}
         sizes = [self._rows[item] for item in items]
         size = self._codec.binder.padded(sum(sizes))
-        return dict(zip(items, self._codec.splitter.split(value, sizes, size), strict=True))
+        parts = dict(zip(items, self._codec.splitter.split(value, sizes, size), strict=True))
+        invocation = self._invocation
+        return invocation.cut(parts) if isinstance(invocation, BatchInvocation) else parts

@@ -32,7 +32,7 @@ def test_decorator_with_and_without_settings() -> None:
     def full() -> None: ...
 
     default = {"max_size": 32, "max_delay": 0.0, "learn_delay": True, "preferred_sizes": (), "pad_to": ()}
-    without_cost = {"cost": "", "max_cost": 0, "padded": False, "sort": 0}
+    without_cost = {"cost": "", "max_cost": 0, "padded": False, "sort": 0, "pad": {}}
     assert settings_of(bare) == settings_of(called) == {**default, "retry_singly": False, **without_cost}
     assert settings_of(full) == {
         **without_cost,
@@ -82,6 +82,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cost": "text", "max_cost": "8"}, TypeError, "max_cost='8': it is a number, such as 16_384"),
     ({"cost": "text", "max_cost": -1}, ValueError, "max_cost=-1: it is a number above 0"),
     ({"cost": "text", "max_cost": float("inf")}, ValueError, "max_cost=inf: it is a number above 0"),
+    ({"pad": ["ids"]}, TypeError, "pad=.*: it is a dict of inputs"),
+    ({"pad": {"ids": "0"}}, TypeError, "'ids' is filled up with a number"),
+    ({"pad": {"ids": True}}, TypeError, "'ids' is filled up with a number"),
     ({"cost": "text", "sort": "yes"}, TypeError, "sort='yes': it is True or False, or the number of calls"),
     ({"cost": "text", "sort": 1}, ValueError, "sort=1: the number of calls to sort among is 2 to 64"),
     ({"cost": "text", "sort": 65}, ValueError, "sort=65: the number of calls"),

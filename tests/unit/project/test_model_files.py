@@ -256,6 +256,8 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
         ("batching: {retry_singly: 1}", "`batching.retry_singly` is 1; write true or false"),
         ("batching: {cost: 5}", "`batching.cost` is 5; write the name of an input, a list of names, or an expression"),
         ("batching: {max_cost: lots}", "`batching.max_cost` is 'lots'; write a number, such as 16384"),
+        ("batching: {pad: ids}", "`batching.pad` is 'ids'; write inputs, each with the number that fills it up"),
+        ("batching: {pad: {ids: a}}", "`batching.pad` is {'ids': 'a'}; write inputs, each with the number"),
         ("batching: {sort: 1}", "`batching.sort` is 1; write true, false, or the number of calls"),
         ("batching: {sort: all}", "`batching.sort` is 'all'; write true, false, or the number of calls"),
         ("batching: {max_size: 8, preferred_sizes: [16]}", "`batching.preferred_sizes` has 16, which is more than "),

@@ -7,7 +7,7 @@ first dimension, or 1 for a request of a model without tensor inputs.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,8 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     `cost` is the rule for the cost of a request (`domain.predictions.costs`), empty for none, and `max_cost` the most
     of one call, 0 for any; a request that costs more runs by itself. `padded`: a call costs as much as if all its
     requests were as costly as the most costly one. `sort` is the number of calls among which requests of similar costs
-    are put together, 0 for the order of coming.
+    are put together, 0 for the order of coming. `pad` are tensor inputs whose requests may differ in other dimensions
+    than the first: where they are joined, they are filled up with these numbers.
     """
 
     max_size: int = DEFAULT_MAX_SIZE
@@ -48,6 +49,28 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_cost: float = 0.0
     padded: bool = False
     sort: int = 0
+    pad: dict[str, int | float] = {}
+
+
+class Lengths(NamedTuple):
+    """A parameter of `run()` that gets the lengths of an input that is filled up: INT64 or INT32, one for each row.
+
+    `dimensions` are those of the input that may have any length; with several, a row has a length for each.
+    """
+
+    parameter: str
+    input: str
+    dimensions: tuple[int, ...]
+    datatype: str
+
+
+class Cut(NamedTuple):
+    """A dimension of an output, "" for the output itself, that is as long as one of an input that is filled up."""
+
+    output: str
+    at: int
+    input: str
+    dimension: int
 
 
 class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +82,8 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     in which they are equal are run together. `takes_singles`: a request by itself may come as a plain prediction, since
     `run()` does nothing else with a batch of one. `apart`: the requests of a batch are a list, and their tensors are
     not joined; with `by_rows` the first dimension of their tensors counts, and has to be all that differs. `ragged`:
-    inputs are lists with a tensor of each request, of any shape, so that these tensors are not joined either.
+    inputs are lists with a tensor of each request, of any shape, so that these tensors are not joined either. `lengths`
+    and `cuts` belong to the inputs of `policy.pad`.
     """
 
     policy: BatchPolicy
@@ -68,6 +92,13 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     takes_singles: bool = False
     apart: bool = False
     ragged: bool = False
+    lengths: tuple[Lengths, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def travels_apart(self) -> bool:
+        """True if each request's tensors come to the worker by themselves, and are joined there, or not at all."""
+        return self.apart or self.ragged or bool(self.policy.pad)
 
 
 class BatchItems:
@@ -78,6 +109,7 @@ class BatchItems:
         self._is_apart, self._counts_rows = batching.apart, batching.by_rows
         policy = batching.policy
         self._limit = policy.max_size if policy.refuse_larger else None
+        self._padded = frozenset(policy.pad)
         stacked = [field for field in signature.inputs if batching.by_rows and field.name not in batching.shared]
         self._tensors = tuple(field.name for field in stacked if field.type.kind == "tensor")
         self._lists = tuple(field.name for field in stacked if field.type.kind == "array")
@@ -98,7 +130,7 @@ class BatchItems:
             tensor = tensors[0]
             rows = _rows(tensor.name, tensor.shape, tensors)
             self._check(tensor.name, rows, tensors)
-            return ((tensor.name, tensor.shape[1:]),), rows
+            return ((tensor.name, self._row(tensor.name, tensor.shape)),), rows
         return self._measure(json, tensors)
 
     def _measure_apart(self, tensors: Sequence[Tensor]) -> tuple[Hashable, int]:
@@ -121,7 +153,7 @@ class BatchItems:
             value = _decode_any(raw[name]) if name in raw else None
             if value is not None:
                 given[name] = _shape(value)
-        key: list[Hashable] = [(name, given[name][1:]) for name in self._tensors if name in given]
+        key: list[Hashable] = [(name, self._row(name, given[name])) for name in self._tensors if name in given]
         for name in self._lists:
             value = _decode_any(raw[name]) if name in raw else None
             if value is not None:
@@ -142,6 +174,10 @@ class BatchItems:
         if self._shared:
             key.append(self._values_of(raw))
         return tuple(key), rows
+
+    def _row(self, name: str, shape: tuple[int, ...]) -> Hashable:
+        """The part of the key that is about one input: the shape of its rows, or the rank if they are filled up."""
+        return len(shape) if name in self._padded else shape[1:]
 
     def _check(self, name: str, rows: int, tensors: Sequence[Tensor] | None) -> None:
         limit = self._limit

@@ -10,6 +10,8 @@ from geartrain.domain.predictions.batching import BatchPolicy
 
 T = TypeVar("T")
 
+_MOST_FILLED: Final = 4  # times as much as the requests of a call bring, where short ones are filled up
+_FEW: Final = 65_536  # of a cost: so many elements are filled up however few of them have been sent
 _MOST_LOOKED_AT: Final = 256  # requests that may fill a call up: a queue can be long
 
 
@@ -46,6 +48,8 @@ class Room:
 
     def _is_too_much(self, cost: float, padded: float) -> bool:
         policy = self._policy
+        if policy.pad and padded > max(_MOST_FILLED * cost, _FEW):
+            return True
         return 0 < policy.max_cost < (padded if policy.padded else cost)
 
 

@@ -274,7 +274,7 @@ class BatchQueue(CallQueue[T]):
         """Take a batch from a group: whole requests, in their order or sorted, up to the largest size that it fills."""
         policy = self._policy
         limit = rows_of_call(policy, group.rows)
-        if group.rows <= limit and not (policy.max_cost or policy.sort):
+        if group.rows <= limit and not (policy.max_cost or policy.sort or policy.pad):
             return self._empty(group)
         if policy.sort and not group.ahead:
             taken = self._cut_sorted(group, limit)

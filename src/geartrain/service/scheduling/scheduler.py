@@ -107,7 +107,7 @@ class Scheduler:
     def configure(self, info: WorkerInfo) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows."""
         self.is_batching = info.batching is not None
-        self.is_apart = info.batching is not None and (info.batching.apart or info.batching.ragged)
+        self.is_apart = info.batching is not None and info.batching.travels_apart
         self._size = self._wanted_size or (DEFAULT_QUEUE if self.is_batching else 0)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
         self._can_prefetch = not info.is_async and not self.pending.has_levels

@@ -39,6 +39,7 @@ from geartrain.worker.stdio.router import LineWriter, Router
 from geartrain.worker.values.batches import BatchBinder, Sizes, Splitter
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import OutputEncoder
+from geartrain.worker.values.padding import Shapes, cut
 from geartrain.worker.values.tensor_outputs import tensor_types
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 class Places:
     """The owners of the rows, or elements, of one invocation: `size` of them, padding included."""
 
-    def __init__(self, items: Sequence[int], sizes: Sequence[int], size: int) -> None:
+    def __init__(self, items: Sequence[int], sizes: Sequence[int], size: int, *, shapes: Sequence[Shapes] = ()) -> None:
+        """`shapes` as of `Bound`."""
+        self.shapes = dict(zip(items, shapes, strict=False))  # there are none, or one for each
         self.items = items
         self.sizes = sizes
         self.size = size
@@ -195,8 +198,11 @@ class BatchCodec:
         self.binder = BatchBinder(parameters, batching) if compose is None else _apart(parameters, compose)
         self.encoder = encoder
         self.splitter = Splitter(by_rows=batching.by_rows and not batching.apart, nullable=output.type.nullable)
+        self.cuts = batching.cuts
         self.pack = (
-            _pack_nothing if output.type.form else _packer(output, by_rows=batching.by_rows and not batching.apart)
+            _pack_nothing
+            if output.type.form or self.cuts
+            else _packer(output, by_rows=batching.by_rows and not batching.apart)
         )
         self.retry_singly = batching.policy.retry_singly
         self.memory = MemoryLimit(registry)
@@ -230,7 +236,7 @@ class BatchInvocation:
         bound = self._codec.binder.bind(raw, self._items, chosen)
         if bound.refused:
             raise RefusedError(bound.refused)
-        self._scopes.places = Places(chosen, bound.sizes, bound.size)
+        self._scopes.places = Places(chosen, bound.sizes, bound.size, shapes=bound.shapes)
         self._arguments = bound.arguments
         return bound.arguments
 
@@ -241,7 +247,7 @@ class BatchInvocation:
             packed = codec.pack(value, places.sizes, places.size)
             if packed is not None:
                 return _packed_outputs(places.items, packed)
-        parts = codec.splitter.split(value, places.sizes, places.size)
+        parts = self._split(value)
         plain = codec.encoder.encode_all_plain(parts)
         if plain is None:
             return _outputs_of(*self._encode_each(dict(zip(places.items, parts, strict=True))))
@@ -255,7 +261,7 @@ class BatchInvocation:
         if value is None:
             return NO_FAILURES
         places, splitter = self._scopes.places, self._codec.splitter
-        parts = splitter.split(value, places.sizes, places.size)
+        parts = self._split(value)
         there = set(self.items)
         own = {
             item: part
@@ -278,6 +284,16 @@ class BatchInvocation:
             return NO_FAILURES
         outputs, failures = self._encode_each(own)
         return {**failures, **self._reports.send_outputs(outputs, indexes)}
+
+    def cut(self, parts: Mapping[int, Any]) -> dict[int, Any]:
+        """Return the parts of items without what only filled their inputs up."""
+        cuts, shapes = self._codec.cuts, self._scopes.places.shapes
+        return {item: cut(part, cuts, shapes[item]) for item, part in parts.items()} if cuts else dict(parts)
+
+    def _split(self, value: object) -> list[Any]:
+        places = self._scopes.places
+        parts = self._codec.splitter.split(value, places.sizes, places.size)
+        return list(self.cut(dict(zip(places.items, parts, strict=True))).values()) if self._codec.cuts else parts
 
     def drop(self, items: Collection[int]) -> None:
         """Go on without some items: they have failed."""

@@ -462,6 +462,8 @@ def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None, *, o
     try:
         settings = {**msgspec.structs.asdict(DEFAULT_POLICY), **(given or {})}
         check_settings(settings)
+        if settings["pad"]:
+            raise ValueError("pad is for classes, as the outputs of a model file do not say how they are to be cut")
         policy = msgspec.convert(settings, BatchPolicy)
         if policy.cost:
             CostRule(policy.cost, _signature(backend, file, takes_any=False))

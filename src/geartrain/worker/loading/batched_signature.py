@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from geartrain.authoring.batches import check_settings
+from geartrain.authoring.batches import check_settings, cost_rule
 from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, Opaque
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.predictions.costs import CostRule
@@ -17,6 +17,7 @@ from geartrain.domain.tensors.tensor import VARIABLE
 from geartrain.worker.loading.annotations import AnnotationReader
 from geartrain.worker.loading.callables import decorator_value
 from geartrain.worker.loading.descriptions import Described, UnsupportedTypeError, strip, type_name
+from geartrain.worker.loading.padding import length_parameters, read_padding
 from geartrain.worker.loading.signature import (
     OfOne,
     Parameter,
@@ -48,7 +49,9 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
     Raises `UnsupportedAnnotationError`.
     """
     policy = read_policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
-    written = written_parameters(run, owner_name=owner_name)
+    all_written = written_parameters(run, owner_name=owner_name)
+    lengths = length_parameters(all_written, policy)
+    written = [each for each in all_written if each.name not in lengths]
     described = [each.describe() for each in written]
     by_rows = any(each.spec.kind == "tensor" for each in described)
     read = _read_rows if by_rows else _read_items
@@ -61,9 +64,11 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
             " use Iterator[list[str]]"
         )
     signature = make_signature(run, parameters, output)
+    padding = read_padding(run, all_written, signature, policy=policy, owner=owner_name)
     check_cost(policy, signature, owner_name)
     ragged = not by_rows and any(field.type.kind == "tensor" for field in signature.inputs)
-    return BatchedSignature(parameters, signature, Batching(policy, by_rows, shared, ragged=ragged))
+    batching = Batching(policy, by_rows, shared, ragged=ragged, lengths=padding.lengths, cuts=padding.cuts)
+    return BatchedSignature(parameters, signature, batching)
 
 
 def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
@@ -73,6 +78,8 @@ def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner:
         merged["preferred_sizes"] = [size for size in declared["preferred_sizes"] if size <= settings["max_size"]]
     try:
         check_settings(merged)
+        if merged.get("pad") and not merged["cost"]:  # the elements of what is filled up
+            merged.update(cost=cost_rule(list(merged["pad"])), padded=True)
         sizes = {name: tuple(merged[name]) for name in ("preferred_sizes", "pad_to")}
         return BatchPolicy(**{**merged, **sizes, "max_cost": float(merged["max_cost"])})
     except (TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.values.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.values.faults import OutputError
+from geartrain.worker.values.padding import Shapes, joined_with, lengths_of, shapes_of
 
 _Values = list[dict[str, Any]]
 
@@ -31,12 +32,14 @@ class Bound(NamedTuple):
 
     `sizes` are those of its requests. `size` is how many rows or elements the call has, those included that only fill
     it up. If there are `refused` requests, whose values the author's own classes do not take, there are no arguments.
+    `shapes` are those of each request's inputs that are filled up; none of a model that has no such input.
     """
 
     arguments: dict[str, Any]
     sizes: Sequence[int]
     size: int
     refused: dict[int, ReportedError]
+    shapes: Sequence[Shapes] = ()
 
 
 class BatchBinder:
@@ -48,7 +51,9 @@ class BatchBinder:
         self._pad_to = batching.policy.pad_to
         self._by_rows = batching.by_rows
         self._shared = batching.shared
-        self._ragged = batching.ragged
+        self._is_apart = batching.travels_apart
+        self._pad = batching.policy.pad
+        self._lengths = batching.lengths
         batched = [each for each in parameters if each.field.name not in batching.shared]
         tensors = [each for each in batched if batching.by_rows and each.field.type.kind == "tensor"]
         self._tensors: dict[str, Converter] = {each.field.name: each.convert for each in tensors if each.convert}
@@ -64,37 +69,55 @@ class BatchBinder:
         json, tensors = unpack(raw) if len(items) > 1 or items[0].packed else (bytes(raw), [])
         sizes = [items[index].rows for index in chosen]
         size = sum(sizes)
-        packed = [item.packed for item in items]
-        whole = len(chosen) == len(items) and all(packed)
+        whole = self._is_whole(items, chosen)
+        shapes: list[Shapes] = []
         if whole and self._is_tensors_only:
             arguments = self._whole(tensors)
         else:
             values = _decode_all(json) if len(items) > 1 else [_decode_one(json)]
-            stacked = None
-            if self._ragged:
-                deal_apart(tensors, values)
-            else:
-                stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
-                if stacked is None and tensors:
-                    _deal(tensors, items, values)
+            stacked = self._stacked(tensors, items, values, chosen=chosen)
             bound, refused = self._bind_each(values, chosen)
             if refused:
                 for one in bound:
                     self.release(one)
                 return Bound({}, sizes, 0, refused)
+            shapes = [shapes_of(one, tuple(self._pad)) for one in bound] if self._pad else []
             arguments = self._join(bound)
+            for each in self._lengths:
+                arguments[each.parameter] = lengths_of(each, arguments[each.input], shapes)
             if stacked is not None:
                 arguments.update(stacked)
         padded = self.padded(size)
         if padded > size:
-            for name in (*self._tensors, *self._lists):
+            for name in (*self._tensors, *self._lists, *(each.parameter for each in self._lengths)):
                 if arguments[name] is not None:
                     arguments[name] = _filled(arguments[name], padded - size)
-        return Bound(arguments, sizes, padded, {})
+        return Bound(arguments, sizes, padded, {}, shapes)
 
     def release(self, arguments: dict[str, Any]) -> None:
         """Close the files that `bind` has opened."""
         self._binder.release(arguments)
+
+    def _is_whole(self, items: Sequence[CallItem], chosen: Sequence[int]) -> bool:
+        """True if the tensors of a call have the rows of all requests that are chosen, and of no other."""
+        return not self._is_apart and len(chosen) == len(items) and all(item.packed for item in items)
+
+    def _stacked(
+        self,
+        tensors: Sequence[Tensor],
+        items: Sequence[CallItem],
+        values: Sequence[dict[str, Any]],
+        *,
+        chosen: Sequence[int],
+    ) -> dict[str, Any] | None:
+        """The arrays of all rows; None if each request has its own tensors now, among its `values`."""
+        if self._is_apart:
+            deal_apart(tensors, values)
+            return None
+        stacked = self._whole(tensors) if self._is_whole(items, chosen) else self._nested(items, values, chosen)
+        if stacked is None and tensors:
+            _deal(tensors, items, values)
+        return stacked
 
     def _whole(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """The arrays of tensors that have the rows of all requests already."""
@@ -139,7 +162,11 @@ class BatchBinder:
         first = bound[0]
         arguments = {name: first[name] for name in self._shared}
         for name in self._tensors:
-            arguments[name] = None if first.get(name) is None else joined([one[name] for one in bound])
+            if first.get(name) is None:
+                arguments[name] = None
+                continue
+            arrays = [one[name] for one in bound]
+            arguments[name] = joined_with(arrays, self._pad[name]) if name in self._pad else joined(arrays)
         for name in self._lists:
             values = [one[name] for one in bound]
             if not self._by_rows:

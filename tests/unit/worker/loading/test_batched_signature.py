@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -140,6 +141,56 @@ def test_tensors_in_lists_are_ragged() -> None:
     assert (found.batching.by_rows, found.batching.ragged) == (False, True)
     assert not read(made({"x": jt.Float32[Nd, "n 3"]})).batching.ragged
     assert not read(made({"x": list[str]})).batching.ragged
+
+
+def filling(pad: dict[str, float], inputs: dict[str, Any], output: Any = jt.Int64[Nd, "b"]) -> BatchedSignature:
+    """Read a `run()` whose inputs are filled up."""
+    return read(batched(pad=pad)(made(inputs, output)))
+
+
+def test_what_is_filled_up() -> None:
+    inputs = {
+        "ids": jt.Int64[Nd, "batch length"],
+        "picture": jt.Float32[Nd, "batch 3 h w"],
+        "ids_lengths": jt.Int32[Nd, "batch"],
+        "picture_lengths": jt.Int64[Nd, "batch 2"],
+    }
+    found = filling({"ids": 0, "picture": float("-inf")}, inputs, jt.Float32[Nd, "batch w length 2"])
+    assert [field.name for field in found.signature.inputs] == ["ids", "picture"]
+    assert found.batching.lengths == (
+        ("ids_lengths", "ids", (1,), "INT32"),
+        ("picture_lengths", "picture", (2, 3), "INT64"),
+    )
+    assert found.batching.cuts == (("", 1, "picture", 3), ("", 2, "ids", 1))
+    policy = found.batching.policy
+    assert (policy.cost, policy.padded, policy.pad) == ("ids + picture", True, {"ids": 0, "picture": float("-inf")})
+
+
+@pytest.mark.parametrize(
+    ("pad", "annotation", "fault"),
+    [
+        ({"other": 0}, jt.Int64[Nd, "b n"], "there is no such input"),
+        ({"x": 0}, jt.Int64[Nd, "b"], "needs a dimension of any length behind the first"),
+        ({"x": 0}, jt.Int64[Nd, "b 3"], "needs a dimension of any length behind the first"),
+        ({"x": 0}, jt.Int64[Nd, "b ..."], "needs a dimension of any length behind the first"),
+        ({"x": 0.5}, jt.Int64[Nd, "b n"], "0.5 is no INT64"),
+        ({"x": float("nan")}, jt.Int64[Nd, "b n"], "nan is no INT64"),
+        ({"x": float("inf")}, jt.Int64[Nd, "b n"], "inf is no INT64"),
+        ({"x": -1}, jt.UInt8[Nd, "b n"], "-1 is no UINT8"),
+        ({"x": 128}, jt.Int8[Nd, "b n"], "128 is no INT8"),
+        ({"x": 0}, npt.NDArray[np.str_], "no numbers"),
+        ({"x": 0}, list[str], "is no tensor"),
+    ],
+)
+def test_what_cannot_be_filled_up(pad: dict[str, float], annotation: Any, fault: str) -> None:
+    with pytest.raises(UnsupportedAnnotationError, match=re.escape(fault)):
+        filling(pad, {"x": annotation, "y": jt.Int64[Nd, "b"]})
+
+
+def test_lengths_have_a_type() -> None:
+    inputs = {"x": jt.Int64[Nd, "b n"], "lengths": list[int]}
+    with pytest.raises(UnsupportedAnnotationError, match=r"gets the lengths of 'x', and is annotated list\[int\]"):
+        filling({"x": 0}, inputs)
 
 
 def test_record_elements() -> None:

@@ -135,6 +135,8 @@ def _batching(config: Mapping[str, Any], given: Mapping[str, Any] | None) -> Bat
         "gather": gathers,
     }
     check_settings(settings)
+    if settings.get("pad"):
+        raise ValueError("`batching.pad` is set, and the tensors of requests are not joined for execute(); remove it")
     return Batching(msgspec.convert(settings, BatchPolicy), by_rows=True, takes_singles=True, apart=True)
 
 
