@@ -31,8 +31,8 @@ WAITING: Final = """
     from geartrain import CancelationException
 
     def run(gate: str, mark: str) -> str:
-        pathlib.Path(mark).write_text("begun")
         try:
+            pathlib.Path(mark).write_text("begun")
             with open(gate, "rb", buffering=0) as file:
                 select.select([file], [], [])
         except CancelationException:
