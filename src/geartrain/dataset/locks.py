@@ -39,7 +39,7 @@ def locked(path: Path, *, output: Path, is_shared: bool = False) -> Iterator[Non
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
-        if not is_shared:  # before it is released, so that nobody holds a file that is removed
+        if not is_shared:  # first, or another process could lock a removed file
             path.unlink(missing_ok=True)
         os.close(descriptor)
         for folder in created:
