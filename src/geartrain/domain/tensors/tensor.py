@@ -404,7 +404,7 @@ def only_tensor(head: bytes) -> OnlyTensor | None:
 
 
 def contents_at(packed: Buffer) -> int:
-    """Return where the contents of the first tensor begin in a packed piece; its size if there is no tensor."""
+    """Return the offset of the first tensor's contents in a packed piece; its size if there is no tensor."""
     places = _decode(head_of(packed)[_LENGTH:]).tensors
     return places[0].offset if places else len(packed)
 
