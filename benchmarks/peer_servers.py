@@ -18,10 +18,12 @@ def triton(
     model: str,
     models: pathlib.Path = HERE / "peers/triton",
     settle: Callable[[str], str] = str,
+    calls: str | None = None,
 ) -> Server:
     """The binary of the PyTriton package with its Python backend, and one of `models`.
 
     `settle` makes the text of its `config.pbtxt` of the one that is there. What has to be written goes into `folder`.
+    `calls` is another one of `models`, which it calls.
     """
     venv = peers_environment("triton")
     packages = next(venv.glob("lib/python3*/site-packages"))
@@ -33,6 +35,8 @@ def triton(
     shutil.copytree(models / model, folder / "models" / model)
     config = folder / "models" / model / "config.pbtxt"
     config.write_text(settle(config.read_text()))
+    if calls is not None:
+        shutil.copytree(models / calls, folder / "models" / calls)
     python = output([sys.executable, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"])
     libraries = (packages / "nvidia_pytriton.libs", home / "external_libs", home / "lib", python)
     options = {
