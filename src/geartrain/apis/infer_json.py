@@ -80,6 +80,7 @@ def is_given(value: object) -> bool:
 
 
 _decode = msgspec.json.Decoder(RequestJson).decode
+_check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
 
 _NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
 _encode = msgspec.json.Encoder().encode
@@ -100,8 +101,8 @@ def decode(text: bytes | bytearray) -> RequestJson:
             json_limits.check_run(text)
         if _is_plain(text, request):
             return _checked(request)
-    except msgspec.ValidationError:
-        pass  # it may be a repetition that is wrong
+    except msgspec.ValidationError:  # it may be a repetition that is wrong
+        guard(_check_syntax, text)  # the decoder has stopped in front of the rest
     except (ValueError, RecursionError) as error:
         raise _fault(error, text) from None
     if len(text) > _LARGEST:

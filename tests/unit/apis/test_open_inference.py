@@ -346,6 +346,14 @@ def test_parameters_are_at_most_10_000() -> None:
     assert read({**x(), "parameters": many})[0].parameters == many
 
 
+def test_a_body_that_is_cut_off_anywhere_is_refused() -> None:
+    """Also where a field is missing, or a member stands twice, in front of the end."""
+    whole = b'{"inputs":[{"name":"x","datatype":"INT64","data":[[5]]}],"parameters":{"a":1,"a":2},"more":{"q":[1]}}'
+    for size in range(len(whole)):
+        assert "failed to parse the request JSON" in refused(whole[:size]), whole[:size]
+    assert "duplicate field 'a'" in refused(whole)
+
+
 def test_s16_repeated_parameters_are_refused() -> None:
     few = b'{"inputs":[%b],"parameters":{"a":1,"b":2,"\\u0061":3}}' % json.dumps(X).encode()
     assert "duplicate field 'a'" in refused(few)
