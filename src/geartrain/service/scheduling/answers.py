@@ -91,7 +91,7 @@ class SharedRun:
 
     def __init__(self, answers: Answers, key: bytes, execution: Execution) -> None:
         self.prediction = execution.prediction
-        self.has_files = False  # its outputs are at URLs, which may be gone later
+        self.leads_elsewhere = False  # files of its outputs are at URLs that may become stale
         self._answers = answers
         self._key = key
         self._execution: Execution | None = execution
@@ -160,7 +160,7 @@ class SharedRun:
         self._forget()
         self._execution = None
         members, self._members = tuple(self._members), {}
-        if self.prediction.status is Status.SUCCEEDED and not self.has_files:
+        if self.prediction.status is Status.SUCCEEDED and not self.leads_elsewhere:
             self._answers.keep(self._key, self.prediction)
         for member in members:
             member.end_as(self.prediction)

@@ -71,6 +71,26 @@ def test_inputs_that_are_left_out_count_as_their_defaults() -> None:
     assert key(b'{"scale": %d}' % (2**53 + 1)) != key(b'{"scale": %d}' % 2**53)
 
 
+def test_files_count_by_their_places_and_digests() -> None:
+    def key(local: bytes, **digests: str) -> bytes | None:
+        return key_of(NewPrediction(input=b"{}"), share=False, local=local, digests=digests)
+
+    first = key(b'{"a": "t1", "b": ["t2", "x"]}', t1="d1", t2="d2")
+    assert first == key(b'{"b": ["t8", "x"], "a": "t9"}', t8="d2", t9="d1")
+    others = [
+        key(b'{"a": "t1", "b": ["t2", "x"]}', t1="d2", t2="d1"),
+        key(b'{"a": "t1", "b": ["x", "t2"]}', t1="d1", t2="d2"),
+        key(b'{"a": "t1", "b": ["t2", "t1"]}', t1="d1", t2="d2"),
+        key(b'{"a": null, "b": [null, "x"]}'),
+        key(b'{"a": "d1", "b": ["d2", "x"]}'),
+        key(b'{"a": "t1", "b": ["t2", "x"]}'),
+    ]
+    assert len({first, *others}) == 7
+    assert (
+        key_of(NewPrediction(output_prefix="http://127.0.0.1/"), share=False, local=b"{}", digests={"t": "d"}) is None
+    )
+
+
 @pytest.mark.parametrize(
     "new",
     [
