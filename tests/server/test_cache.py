@@ -157,6 +157,7 @@ async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
     for name, text, cache in (
         ("counted", COUNTED, "true"),
         ("small", COUNTED, "{ttl: 1h, max_bytes: 40kB}"),
+        ("brief", COUNTED, "{ttl: 0.3}"),
         ("stream", STREAM, "{ttl: 10m}"),
         ("files", FILES, "true"),
         ("gives", GIVES_FILES, "true"),
@@ -449,6 +450,14 @@ async def test_requests_with_equal_files_share_a_run_and_leave_nothing(tmp_path:
         assert list(temporary.glob("geartrain-*/prediction-*")) == []
     finally:
         await live.close()
+
+
+async def test_an_answer_is_forgotten_after_its_time(live: Live) -> None:
+    first = await live.post("brief", {"text": "a"})
+    async with asyncio.timeout(PATIENCE):
+        while (again := await live.post("brief", {"text": "a"})).headers["x-cache"] == "hit":
+            assert again.json()["output"] == first.json()["output"]
+    assert again.headers["x-cache"] == "miss"
 
 
 async def test_files_of_outputs_are_kept(live: Live) -> None:

@@ -38,6 +38,7 @@ from geartrain.service.scheduling.context import (
     Clocks,
     OnPrint,
     RunContext,
+    TimeLimit,
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
@@ -449,7 +450,9 @@ class Deployment:
         self._answers = (
             None
             if cache is None
-            else Answers(cache, history=self.settings.history, clock=self.scheduler.context.steady)
+            else Answers(
+                cache, history=self.settings.history, clock=self.scheduler.context.steady, start_timer=TimeLimit
+            )
         )
         self.scheduler.configure(info)
         self.loaded.set()
