@@ -316,6 +316,49 @@ def test_a_stream(start: Start) -> None:
     assert [each["output"]["data"] for each in outputs] == [[["a"]], [["b"]]]
 
 
+def events_of(answer: httpx.Response) -> list[Any]:
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    events = answer.text.split("\n\n")
+    assert events.pop() == ""
+    return [json.loads(each.removeprefix("data: ")) for each in events]
+
+
+def test_a_stream_as_clients_of_mlserver_ask_for_it(start: Start) -> None:
+    client, _ = start(STREAM, "Words", "--max-body-size", "8MiB")
+    text = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["a b"]}
+    output = {"name": "output", "datatype": "BYTES", "shape": [1, 1]}
+    for path in ("infer_stream", "generate_stream", "versions/1/infer_stream"):
+        answer = client.post(f"/v2/models/own/{path}", json={"id": "7", "inputs": [text]})
+        assert events_of(answer) == [
+            {"id": "7", "model_name": "own", "model_version": "1", "outputs": [{**output, "data": [word]}]}
+            for word in ("a", "b")
+        ]
+    answer = client.post("/v2/models/own/generate", json={"inputs": [text]})
+    (whole,) = answer.json()["outputs"]
+    assert (whole["shape"], whole["data"]) == ([2, 1], ["a", "b"])
+    long = "x" * 2_000_000  # read by another process
+    for data, words in (([f"{long} b"], [long, "b"]), (["x b"], ["x", "b"])):
+        given = {**text, "data": data}
+        found = events_of(client.post("/v2/models/own/infer_stream", json={"inputs": [given]}))
+        assert [each["outputs"][0]["data"][0] for each in found] == words
+        whole = client.post("/v2/models/own/generate", json={"inputs": [given]}).json()["outputs"][0]
+        assert whole["data"] == words
+    wrong = {**text, "shape": [2]}
+    assert "its shape takes 2" in client.post("/v2/models/own/infer_stream", json={"inputs": [wrong]}).json()["error"]
+    binary = {"inputs": [text], "parameters": {"binary_data_output": True}}
+    answer = client.post("/v2/models/own/generate_stream", json=binary)
+    assert (answer.status_code, "leave out binary_data" in answer.json()["error"]) == (400, True)
+    two = client.post("/v2/models/own/infer_stream", json={"inputs": [{**text, "data": ["a", "b"], "shape": [2]}]})
+    assert (two.status_code, "too many values" in two.json()["error"]) == (500, True)
+
+
+def test_a_text_as_data(start: Start) -> None:
+    client, _ = start(CONTENTS, "Contents")
+    text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "é", "parameters": {"content_type": "str"}}
+    assert infer(client, text)["outputs"][1]["data"] == ["list ['é']"]
+    assert "2" in infer(client, {**text, "shape": [2]}, status=400)["error"]
+
+
 # requests that share calls
 
 

@@ -113,6 +113,7 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
 }
 """Their names for people."""
 KSERVE: Final = "kserve"
+LITSERVE: Final = "litserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 
