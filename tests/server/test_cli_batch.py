@@ -559,3 +559,94 @@ def test_two_models_over_one_set(batch: Batch, tmp_path: pathlib.Path) -> None:
     assert "write exact, close" in batch("a", "b", rows, "--compare", "--metric", "best").stderr
     assert "two models" in batch("a", rows, "--compare").stderr
     assert "one argument too many" in batch("a", "b", rows).stderr
+
+
+# one process at a time
+
+
+GATED = """
+    import os
+
+    def run(n: int, gate: str = "", mark: str = "") -> int:
+        if mark:
+            open(mark, "w").close()
+        if gate:
+            os.close(os.open(gate, os.O_RDONLY))
+        return n
+    """
+
+
+@contextmanager
+def writing(folder: pathlib.Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of `GATED` that has begun to write, and ends when the gate opens, or is killed."""
+    write_model(folder / "m", GATED)
+    gate, mark = folder / "gate", folder / "mark"
+    mark.unlink(missing_ok=True)
+    if not gate.exists():
+        os.mkfifo(gate)
+    write_lines(folder / "in.jsonl", [{"n": 0, "gate": str(gate), "mark": str(mark)}, {"n": 1}])
+    with begun("m", "in.jsonl", *arguments, cwd=folder) as process:
+        until = time.monotonic() + PATIENCE
+        while not mark.exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["-o", "out.jsonl"], ["-o", "out.jsonl", "--resume"]),
+        (["-o", "out.jsonl"], ["-o", "out.jsonl", "--overwrite"]),
+        (["-o", "new/out"], ["-o", "new/out", "--resume"]),
+        (["-o", "new/out"], ["-o", "new/out", "--overwrite"]),
+        (["-o", "new/out"], ["-o", "new/out", "--part", "0/2"]),
+        (["-o", "out", "--part", "0/1"], ["-o", "out", "--part", "0/1", "--resume"]),
+        (["-o", "out", "--part", "0/1"], ["-o", "out", "--overwrite"]),
+        (["-o", "out.jsonl", "--part", "0/1"], ["-o", "out.jsonl", "--part", "0/1", "--resume"]),
+    ],
+)
+def test_an_output_is_written_by_one_process_at_a_time(
+    batch: Batch, tmp_path: pathlib.Path, first: list[str], second: list[str]
+) -> None:
+    with writing(tmp_path, *first) as process:
+        refused = batch("m", "in.jsonl", *second)
+        assert refused.returncode == 1
+        assert "is being written by" in refused.stderr
+        if "--part" not in first or "--part" in second:
+            assert f"process {process.pid} on " in refused.stderr
+        with (tmp_path / "gate").open("wb"):
+            _, stderr = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, stderr
+    kept = [path.name for path in tmp_path.rglob("*lock*")]
+    assert kept == (["_lock"] if "--part" in first and first[1] == "out" else [])
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out"])
+def test_the_lock_of_a_process_that_was_killed_is_free(batch: Batch, tmp_path: pathlib.Path, output: str) -> None:
+    with writing(tmp_path, "-o", output) as process:
+        process.kill()
+        process.wait(PATIENCE)
+    assert [path.name for path in tmp_path.rglob("*lock*")] == ["out.jsonl.lock" if "." in output else "_lock"]
+    write_lines(tmp_path / "in.jsonl", [{"n": 0}, {"n": 1}])
+    done = batch("m", "in.jsonl", "-o", output, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.rglob("*lock*"))
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_lines(tmp_path / "in.jsonl", [{"n": 0}])
+    done = batch("absent", "in.jsonl", "-o", "new/folder/out")
+    assert done.returncode == 1
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/out", "gs://bucket/out.jsonl"])
+def test_an_output_elsewhere_is_refused(batch: Batch, tmp_path: pathlib.Path, output: str) -> None:
+    write_model(tmp_path / "m", GATED)
+    write_lines(tmp_path / "in.jsonl", [{"n": 0}])
+    done = batch("m", "in.jsonl", "-o", output)
+    assert done.returncode == 1
+    assert "give --ray" in done.stderr
+    assert not (tmp_path / output.partition("//")[0]).exists()

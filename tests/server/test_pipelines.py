@@ -315,6 +315,41 @@ def test_steps_of_many_requests_share_batches(served: Served) -> None:
     assert (rows_run, runs < 64) == (64, True)
 
 
+def test_steps_that_run_at_once_read_the_same_large_tensor(tmp_path: Path) -> None:
+    """It lies where it was received, and each step has it by a name of its own."""
+    for name, field in (("left", "a"), ("right", "another_name_of_it")):
+        write_model(
+            tmp_path / name,
+            f"""
+            import numpy as np
+            from jaxtyping import Float32
+            def run({field}: Float32[np.ndarray, "n"]) -> float:
+                return float({field}.sum())
+            """,
+        )
+    write_model(tmp_path / "join", "def run(first: float, second: float) -> list[float]:\n    return [first, second]\n")
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both/geartrain.yaml").write_text(
+        "pipeline:\n  - {model: left, inputs: {a: x}, output: first}\n"
+        "  - {model: right, inputs: {another_name_of_it: x}, output: second}\n  - join\n"
+    )
+    served = Served(tmp_path, "--queue", "100", events=4)
+
+    def ask(number: int) -> list[list[float]]:
+        rows = np.full(50_000, number, np.float32)
+        tensor = by_http.InferInput("x", [len(rows)], "FP32")
+        tensor.set_data_from_numpy(rows)
+        with by_http.InferenceServerClient(served.url.removeprefix("http://")) as client:
+            return [client.infer("both", [tensor]).as_numpy("output").tolist() for _ in range(30)]
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(ask, range(1, 5)))
+    finally:
+        served.close()
+    assert answers == [[[number * 50_000.0] * 2] * 30 for number in range(1, 5)]
+
+
 # plain pipelines, over every protocol
 
 

@@ -74,7 +74,7 @@ async def test_files_are_kept_for_ever_and_the_page_is_asked_about(server: LiveS
     again = await server.client.get("/", headers=held)
     assert (again.status_code, again.content) == (304, b"")
     urls = re.findall(r'(?:src|href)="(playground/[^"]*)"', page.text)
-    assert len(urls) == 7
+    assert len(urls) == 8
     for url in urls:
         file = await server.client.get(f"/{url}")
         assert file.status_code == 200

@@ -13,7 +13,7 @@ from typing import Final
 
 from geartrain.domain.predictions import calls, events
 from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
-from geartrain.domain.tensors.tensor import Buffer, Tensor, pack, stack
+from geartrain.domain.tensors.tensor import Buffer, Tensor, contents_at, pack, stack
 from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.memory import HEADER, Region, kept_by_each, lease_of, place_head
 from geartrain.ipc.messages import CallItem, Handle, Payload, Predict, Reports, encode
@@ -226,13 +226,16 @@ class LentOutputs:
         self._frame = _NOTHING  # source of the lent outputs of the current frame
         self._copied: list[Region] = []  # the region of the frame, if it is not lent
 
-    def read(self, place: Handle, *, may_lend: bool) -> Buffer:
-        """Return an output. Raises `OSError` if it is not where it is said to be."""
+    def read(self, place: Handle, *, may_lend: bool, is_input: bool = False) -> Buffer:
+        """Return an output. Raises `OSError` if it is not where it is said to be.
+
+        `is_input`: it is the packed input of another model, whose worker may read its first tensor where it lies.
+        """
         begin, end = place.offset, place.offset + place.size
         region = self._open(place.path)
-        if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
-            self._frame = self._lend(region, end)
         contents = region.view(end)
+        if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
+            self._frame = self._lend(region, end, begin + contents_at(contents[begin:]) if is_input else 0)
         if may_lend and end <= len(self._frame):
             return self._frame[begin:end]
         if not self._frame:
@@ -246,10 +249,11 @@ class LentOutputs:
         for region in copied:
             region.free()
 
-    def _lend(self, region: Region, size: int) -> memoryview:
-        """Return all that lies in a region, which is `size` bytes or more."""
+    def _lend(self, region: Region, size: int, contents_at: int) -> memoryview:
+        """Return all that lies in a region, which is `size` bytes or more; see `Lease` for `contents_at`."""
         self._is_lent = True
-        return region.lend(region.memory(size), lambda: self._take_back(region))[HEADER:]
+        memory = region.memory(size)
+        return region.lend(memory, lambda: self._take_back(region), contents_at=HEADER + contents_at)[HEADER:]
 
     def _take_back(self, region: Region) -> None:
         """Let the worker write there again. Called by any thread."""
@@ -320,7 +324,7 @@ class SlotFiles:
 
     def read_input(self, place: Handle) -> Buffer:
         """Return an input for another model, which the worker has left in shared memory. Raises `OSError`."""
-        data = self.lent.read(place, may_lend=True)
+        data = self.lent.read(place, may_lend=True, is_input=True)
         self.lent.finish()
         return data
 

@@ -30,7 +30,7 @@ from geartrain.dataset.manifest import Origin
 from geartrain.dataset.results import Tally
 from geartrain.dataset.runs import LocalRuns, RemoteRuns, Runs
 from geartrain.dataset.shares import Share, Shared, read_share
-from geartrain.dataset.sinks import Held, Place, Sink, first_types, open_sink
+from geartrain.dataset.sinks import Held, Place, Sink, first_types, open_sink, writing
 from geartrain.dataset.sources import Format, Source, open_source
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.remote.reference import is_remote, read_reference
@@ -124,14 +124,14 @@ class DataSet:
 async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
     source = data.own
     mapped, kept = read_pairs(asked.mapped, "--map"), read_pairs(asked.keep, "--keep")
-    async with _runs(asked, view) as (runs, digest):
+    async with _output(asked, data, kept) as place, _runs(asked, view) as (runs, digest):
         columns = Columns(runs.signature, source, mapped=mapped, kept=kept)
         origin = Origin(
             await asyncio.to_thread(source.fingerprint),
             digest,
             settings_of(mapped, kept, errors=asked.errors, **{"part-rows": asked.part_rows}, **data.settings),
         )
-        sink = await asyncio.to_thread(_sink, asked, runs, data, origin=origin, kept=kept)
+        sink = await asyncio.to_thread(_sink, place, runs, data, origin=origin, kept=kept)
         tally = Tally(
             total=min(source.count or 0, _TRIED) if asked.dry_run else source.count,
             skipped=max(0, sink.done - source.first),
@@ -201,9 +201,17 @@ async def _runs_of(asked: Asked, model: str, view: BatchView) -> AsyncIterator[t
         yield LocalRuns(deployment, window=asked.window), digest
 
 
-def _sink(asked: Asked, runs: Runs, data: DataSet, *, origin: Origin, kept: dict[str, str]) -> Sink:
+@contextlib.asynccontextmanager
+async def _output(asked: Asked, data: DataSet, kept: dict[str, str]) -> AsyncIterator[Place | None]:
+    """Give the destination, which no other process writes meanwhile; None for a dry run."""
     if asked.dry_run:
-        return Held()
+        yield None
+        return
+    if "://" in asked.output:
+        raise DatasetError(
+            f"-o {asked.output}: without --ray the output is a file or a folder of this machine; write it here and "
+            "copy it there, or give --ray"
+        )
     place = Place(
         asked.output,
         resume=asked.resume,
@@ -213,8 +221,19 @@ def _sink(asked: Asked, runs: Runs, data: DataSet, *, origin: Origin, kept: dict
         part_rows=asked.part_rows,
         share=data.share,
     )
-    if data.share is not None and kept and not place.is_lines and data.whole.schema() is None:
-        place = msgspec.structs.replace(place, types=first_types(data.whole, kept))
+    if place.path == "-":
+        yield place
+        return
+    with writing(place):
+        if data.share is not None and kept and not place.is_lines and data.whole.schema() is None:
+            types = await asyncio.to_thread(first_types, data.whole, kept)
+            place = msgspec.structs.replace(place, types=types)
+        yield place
+
+
+def _sink(place: Place | None, runs: Runs, data: DataSet, *, origin: Origin, kept: dict[str, str]) -> Sink:
+    if place is None:
+        return Held()
     return open_sink(place, runs.signature, origin, kept=kept_types(data.whole, kept))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import mimetypes
 import os
 import shutil
@@ -15,7 +16,7 @@ import sys
 import time
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -24,6 +25,7 @@ import msgspec
 
 from geartrain.dataset.arrow_types import output_columns
 from geartrain.dataset.errors import DatasetError
+from geartrain.dataset.locks import locked
 from geartrain.dataset.manifest import Manifest, Origin, check_same, read_manifest, sync_folder, write_manifest
 from geartrain.dataset.results import Result
 from geartrain.dataset.shares import Share
@@ -40,6 +42,7 @@ _PART_ROWS: Final = 10_000
 _FIRST_ROWS: Final = 10_000  # by which all shares know the types of columns
 _PART_BYTES: Final = 64 * 1024**2
 _LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
+_LOCK: Final = "_lock"  # in a folder; beginning of the names of those of shares
 _FILE_KINDS: Final = frozenset({"path", "file"})
 _EXTENSIONS: Final = {"application/octet-stream": ".bin", "audio/wav": ".wav", "image/webp": ".webp"}
 _encode = msgspec.json.Encoder().encode
@@ -86,10 +89,10 @@ class _Names(NamedTuple):
     parts: str = ""
 
     def is_there(self) -> bool:
-        """True if something is written already: for one of several shares, of its own."""
+        """True if something is written already, locks aside: for one of several shares, of its own."""
         if not self.path.is_dir():
             return self.path.exists()
-        return any(each.name.startswith(self.parts) for each in self.path.iterdir())
+        return any(each.name.startswith(self.parts) and not each.name.startswith(_LOCK) for each in self.path.iterdir())
 
     def own_parts(self) -> list[tuple[int, Path]]:
         """Return its parts, with their numbers."""
@@ -113,6 +116,24 @@ def _names_of(place: Place) -> _Names:
     if share is None:
         return _Names(path, path / "_progress.json")
     return _Names(path, path / f"_progress-{share.name}.json", f"part-{share.name}-")
+
+
+@contextlib.contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """Keep other processes from writing an output, or the same share of it, meanwhile.
+
+    A folder is written by one process as a whole, or by some with a share each. Raises `DatasetError`.
+    """
+    path, share = Path(place.path).expanduser(), place.share
+    with contextlib.ExitStack() as stack:
+        if place.is_lines:
+            own = path if share is None else share.path_of(path)
+            stack.enter_context(locked(own.with_name(f"{own.name}.lock"), output=own))
+        else:
+            stack.enter_context(locked(path / _LOCK, output=path, is_shared=share is not None))
+            if share is not None:
+                stack.enter_context(locked(path / f"{_LOCK}-{share.name}", output=path))
+        yield
 
 
 def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mapping[str, pa.DataType | None]) -> Sink:
@@ -171,10 +192,15 @@ def _remove_output(place: Place, names: _Names) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
+    """Remove a file, or all that is in a folder but its lock."""
+    if not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    for each in path.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != _LOCK:
+            each.unlink()
 
 
 def _end(manifest_path: Path, manifest: Manifest, place: Place) -> None:

@@ -122,11 +122,14 @@ class Region:
             self._map[0] = _FREE
 
     def close(self) -> None:
-        """Close the memory. Repeating it is harmless."""
+        """Close the memory; where it is lent, with the last view of it. Repeating it is harmless."""
         self._unmap()
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        array = None if self._watch is None else self._watch()
+        if fd >= 0 and array is None:
             os.close(fd)
+        elif fd >= 0:  # another process may be about to open it by its path
+            weakref.finalize(array, os.close, fd).atexit = False
 
     def trim(self, kept: int = 0) -> None:
         """Give the system the memory beyond `kept` bytes; this side is the writer, and there is no reader."""
@@ -178,14 +181,15 @@ def _array_type(size: int) -> type[Any]:
     return ctypes.c_char * size
 
 
-class Lease(msgspec.Struct, frozen=True, eq=False):
+class Lease(msgspec.Struct, eq=False):
     """The region that lent contents lie in, which is not written again as long as there is a view of them.
 
-    They begin at `contents_at` of its memory.
+    They begin at `contents_at` of its memory. `head`: the one that has been put in front of them.
     """
 
     region: Region
     contents_at: int
+    head: bytes = b""
 
 
 def lease_of(contents: Buffer) -> Lease | None:
@@ -326,7 +330,8 @@ class OtherRegions:
 def place_head(contents: Buffer, head: bytes) -> Handle | None:
     """Put a head in front of contents where they have been received; None if they do not lie in such memory.
 
-    What stood there is lost. A worker may read both as long as a view of the body is held.
+    None also if another head is there: its worker may read it at any time. What stood there before is lost.
+    A worker may read both as long as a view of the contents is held.
     """
     lease = lease_of(contents)
     if type(contents) is not memoryview or lease is None:
@@ -335,5 +340,9 @@ def place_head(contents: Buffer, head: bytes) -> Handle | None:
     begin, end = lease.contents_at - len(head), lease.contents_at
     if begin < HEADER or ctypes.addressof(ctypes.c_char.from_buffer(contents)) != ctypes.addressof(array) + end:
         return None
-    memoryview(array).cast("B")[begin:end] = head
+    if not lease.head:
+        lease.head = head
+        memoryview(array).cast("B")[begin:end] = head
+    elif lease.head != head:
+        return None
     return Handle(lease.region.path, begin - HEADER, len(head) + len(contents))

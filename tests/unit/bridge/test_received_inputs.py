@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.bridge.channels import CallSocket
-from geartrain.bridge.payloads import WorkerFolder
+from geartrain.bridge.payloads import SlotFiles, SlotMemory, WorkerFolder
 from geartrain.bridge.slots import SlotChannel
 from geartrain.domain.predictions.calls import (
     CallInput,
@@ -21,10 +21,11 @@ from geartrain.domain.predictions.calls import (
     ModelCallPort,
     Succeeded,
 )
-from geartrain.domain.tensors.tensor import Tensor, unpack
+from geartrain.domain.tensors.tensor import Tensor, pack, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import FrameReader, frame
 from geartrain.ipc.memory import BodyMemory, Region
+from geartrain.ipc.payload import PayloadWriter
 
 SIZE = 100_000
 JSON = 100  # bytes in front of it
@@ -193,3 +194,107 @@ async def test_several_tensors_and_several_items_are_copied(worker: Worker, memo
 def place_of(payload: m.Payload) -> str:
     assert isinstance(payload, m.Handle)
     return payload.path
+
+
+async def test_two_workers_with_different_inputs_do_not_share_what_stands_in_front(memory: BodyMemory) -> None:
+    """As two steps of a pipeline that take the same tensor, each by a name of its own."""
+    workers = [Worker(shares_memory=True) for _ in range(3)]
+    for worker in workers:
+        await worker.calls.open()
+    first = item(memory)
+    (tensor,) = first.tensors or ()
+    renamed = ItemInput("pred_2", b"{}", tensors=(Tensor("another_name", "UINT8", (SIZE,), tensor.data),))
+    same = ItemInput("pred_3", b"{}", tensors=(tensor,))
+    payloads = [worker.run(each) for worker, each in zip(workers, (first, renamed, same), strict=True)]
+    assert [name_and_contents(each) for each in payloads] == [
+        ("x", b"x" * SIZE),
+        ("another_name", b"x" * SIZE),
+        ("x", b"x" * SIZE),
+    ]
+    assert place_of(payloads[0]) == place_of(payloads[2]) != place_of(payloads[1])
+    del first, tensor, renamed, same
+    for worker in workers:
+        worker.end(1)
+    assert not is_lent(memory)
+    for worker in workers:
+        await worker.close()
+
+
+def name_and_contents(payload: m.Payload) -> tuple[str, bytes]:
+    assert isinstance(payload, m.Handle)
+    region = Region.open(payload.path)
+    try:
+        _, (tensor,) = unpack(region.view(payload.offset + payload.size)[payload.offset :])
+        return tensor.name, bytes(tensor.data)
+    finally:
+        del tensor
+        region.close()
+
+
+# inputs that the worker of another model has left
+
+
+def left_by_a_worker(files: SlotFiles, memory: SlotMemory, *tensors: Tensor) -> list[Tensor]:
+    """Leave a packed input in memory as a worker does; return its tensors as the server reads them."""
+    memory.inputs()
+    regions = [Region.open(path) for path in memory.paths]
+    writer = PayloadWriter(lambda: regions, lambda: pytest.fail("it fits into memory"))
+    place = writer.place(pack(b"{}", tensors), may_share=True)
+    assert isinstance(place, m.Handle)
+    for region in regions:
+        region.close()
+    return unpack(files.read_input(place))[1]
+
+
+@pytest.fixture
+def slot_memory(_closed: None) -> Iterator[SlotMemory]:
+    memory = SlotMemory(is_possible=True)
+    yield memory
+    memory.close()
+
+
+@pytest.fixture
+def files(slot_memory: SlotMemory) -> Iterator[SlotFiles]:
+    folder = WorkerFolder()
+    yield SlotFiles(0, folder, slot_memory)
+    folder.close(now=True)
+
+
+async def test_the_input_of_a_nested_call_is_read_where_its_caller_left_it(
+    worker: Worker, files: SlotFiles, slot_memory: SlotMemory
+) -> None:
+    (tensor,) = left_by_a_worker(files, slot_memory, Tensor("x", "UINT8", (SIZE,), b"x" * SIZE))
+    payload = worker.run(ItemInput("pred_1", b"{}", tensors=(tensor,)))
+    assert place_of(payload) in slot_memory.paths
+    slot_memory.close()  # its caller has died; the worker may be about to open it
+    assert contents(payload) == b"x" * SIZE
+    del tensor
+    worker.end(1)
+
+
+async def test_only_the_first_of_several_is_read_there(
+    worker: Worker, files: SlotFiles, slot_memory: SlotMemory
+) -> None:
+    tensors = left_by_a_worker(
+        files, slot_memory, Tensor("a", "UINT8", (SIZE,), b"a" * SIZE), Tensor("b", "UINT8", (SIZE,), b"b" * SIZE)
+    )
+    payload = worker.run(ItemInput("pred_1", b"{}", tensors=(tensors[1],)))
+    assert place_of(payload) == worker.slot.memory.inputs()[0].path
+    assert contents(payload) == b"b" * SIZE
+    worker.end(1)
+    payload = worker.run(ItemInput("pred_2", b"{}", tensors=(tensors[0],)))
+    assert place_of(payload) in slot_memory.paths
+    assert (contents(payload), bytes(tensors[1].data)) == (b"a" * SIZE, b"b" * SIZE)
+    del tensors
+    worker.end(2)
+
+
+async def test_an_input_that_leaves_no_room_for_a_longer_head_is_copied(
+    worker: Worker, files: SlotFiles, slot_memory: SlotMemory
+) -> None:
+    (tensor,) = left_by_a_worker(files, slot_memory, Tensor("x", "UINT8", (SIZE,), b"x" * SIZE))
+    payload = worker.run(ItemInput("pred_1", b'{"text": "%b"}' % (b"t" * 500), tensors=(tensor,)))
+    assert place_of(payload) == worker.slot.memory.inputs()[0].path
+    assert contents(payload) == b"x" * SIZE
+    del tensor
+    worker.end(1)

@@ -403,6 +403,12 @@ def only_tensor(head: bytes) -> OnlyTensor | None:
     return OnlyTensor(place.name, place.datatype, place.shape, place.offset)
 
 
+def contents_at(packed: Buffer) -> int:
+    """Return the offset of the first tensor's contents in a packed piece; its size if there is no tensor."""
+    places = _decode(head_of(packed)[_LENGTH:]).tensors
+    return places[0].offset if places else len(packed)
+
+
 def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:
     """Return the JSON and the tensors of a packed piece; the contents are views of it."""
     view = memoryview(packed)

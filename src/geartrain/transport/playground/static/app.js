@@ -5,11 +5,13 @@ import { dialog } from "./lib/dialog.js";
 import { button, h, icon } from "./lib/dom.js";
 import { listModels } from "./lib/server.js";
 import { modelView } from "./views/model.js";
+import { resultsView } from "./views/results.js";
 import { statusView } from "./views/status.js";
 
 const THEME = "geartrain-theme";
 const THEMES = ["auto", "light", "dark"];
 const LOOK = 15_000; // milliseconds after which the list of models is asked for again, while somebody looks
+const WITHOUT_MODEL = new Set(["results", "status"]); // pages that are of no model
 const MANY = 8; // models, from which on there is a field to find one
 
 const page = makeFrame();
@@ -54,7 +56,7 @@ function readPlace() {
   const [kind = "", name = "", version = "", job = ""] = path.split("/").map(decodeURIComponent);
   const asked = new URLSearchParams(query);
   const [run, compared] = [asked.get("run") ?? "", asked.getAll("compare")];
-  if (kind === "status") return { kind };
+  if (WITHOUT_MODEL.has(kind)) return { kind };
   const model = models.find((each) => each.name === name) ?? models[0];
   return model ? { kind: "model", model, version: model.name === name ? version : "", job, run, compared } : { kind: "none" };
 }
@@ -77,17 +79,18 @@ function show(isAnew = false) {
   page.main.replaceChildren(view.element);
   document.title = `${view.title} · geartrain`;
   for (const link of page.frame.querySelectorAll("[data-place]")) {
-    const isCurrent = link.dataset.place === (place.kind === "model" ? `model:${place.model.name}` : place.kind) || (link.dataset.place === "models" && place.kind !== "status");
+    const isCurrent = link.dataset.place === (place.kind === "model" ? `model:${place.model.name}` : place.kind) || (link.dataset.place === "models" && !WITHOUT_MODEL.has(place.kind));
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  page.models.hidden = place.kind === "status" || models.length < 2;
+  page.models.hidden = WITHOUT_MODEL.has(place.kind) || models.length < 2;
   page.pick.value = place.model?.name ?? "";
   scrollTo(0, 0);
 }
 
 function makeView(place) {
   if (place.kind === "status") return statusView(models.map(({ name }) => name).filter(Boolean));
+  if (place.kind === "results") return resultsView();
   if (place.kind === "none") return { element: h("div", { class: "view" }, h("div", { class: "panel" }, h("div", { class: "empty" }, h("p", {}, "This server has no models.")))), title: "No models", close() {} };
   const { model, version, job, run, compared } = place;
   const go = (chosenVersion, chosenJob) => {
@@ -119,7 +122,7 @@ function paintModels() {
   page.list.replaceChildren(...items);
   page.pick.replaceChildren(...models.map(({ name }) => h("option", { value: name }, name)));
   page.find.hidden = models.length < MANY;
-  page.models.hidden = models.length < 2 || readPlace().kind === "status";
+  page.models.hidden = models.length < 2 || WITHOUT_MODEL.has(readPlace().kind);
   page.frame.classList.toggle("has-models", models.length > 1);
   const place = readPlace();
   page.list.querySelector(`[data-place="${CSS.escape(`model:${place.model?.name}`)}"]`)?.setAttribute("aria-current", "page");
@@ -134,7 +137,7 @@ function makeFrame() {
     "header",
     { class: "top" },
     h("a", { class: "brand", href: "#/", "aria-label": "geartrain" }, mark(), h("span", {}, "geartrain")),
-    h("nav", { "aria-label": "Pages" }, link("#/", "Playground", "models"), link("#/status", "Status", "status"), h("a", { href: "docs" }, "API", h("span", { class: "long" }, " reference"))),
+    h("nav", { "aria-label": "Pages" }, link("#/", "Playground", "models"), link("#/status", "Status", "status"), link("#/results", "Results", "results"), h("a", { href: "docs" }, "API", h("span", { class: "long" }, " reference"))),
     h("div", { class: "top-tools" }, key, theme),
   );
   const list = h("ul", { class: "model-list" });

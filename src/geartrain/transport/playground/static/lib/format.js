@@ -54,5 +54,5 @@ function trim(text) {
 /** Return the name of an input as a label: `max_new_tokens` becomes `Max new tokens`. */
 export function label(name) {
   const words = name.replaceAll("_", " ").trim() || name;
-  return words[0].toUpperCase() + words.slice(1);
+  return words && words[0].toUpperCase() + words.slice(1);
 }

@@ -52,9 +52,10 @@ function ending(type) {
   return ENDINGS[type] ?? type.split("/")[1].replace(/^x-/, "").replace(/\+.*/, "");
 }
 
-function fileOutput(blob, name) {
+/** Return what shows a file. */
+export function fileOutput(blob, name) {
   const shown = preview(blob, name);
-  const note = h("span", { class: "muted" }, `${blob.type}, ${bytes(blob.size)}`);
+  const note = h("span", { class: "muted" }, [blob.type, bytes(blob.size)].filter(Boolean).join(", "));
   const tools = h("div", { class: "tools" }, note, downloadButton(() => blob, name));
   return h("figure", { class: "file-output" }, shown, h("figcaption", {}, tools));
 }

@@ -3,7 +3,7 @@
 import { h } from "../lib/dom.js";
 import { aligned, label as labelOf, number } from "../lib/format.js";
 import { jsonBox } from "./json.js";
-import { media } from "./media.js";
+import { fileOutput, media } from "./media.js";
 import { isTable, table } from "./table.js";
 import { isTensor, tensor } from "./tensor.js";
 import { textOutput } from "./words.js";
@@ -24,6 +24,7 @@ export function arranged(value, schema = {}) {
 /** Return an element that shows a value. `name` is what it is called, for labels and for downloads. */
 export function showValue(value, schema = {}, { name = "output", depth = 0 } = {}) {
   if (value === null || value === undefined) return h("p", { class: "muted" }, "Nothing (null)");
+  if (value instanceof File) return fileOutput(value, value.name);
   if (typeof value === "string") return media(value, name, { isUrl: schema.format === "uri" }) ?? textOutput(value, { name });
   if (typeof value === "number" || typeof value === "boolean") return h("p", { class: depth ? "scalar" : "scalar large" }, typeof value === "number" ? number(value, 8) : String(value));
   if (isTensor(value, schema)) return tensor(value, schema["x-tensor"], name);
@@ -42,7 +43,7 @@ function showList(values, schema, { name, depth }) {
 }
 
 function isPicture(value) {
-  return typeof value === "string" && value.startsWith("data:image/");
+  return value instanceof File ? value.type.startsWith("image/") : typeof value === "string" && value.startsWith("data:image/");
 }
 
 function showObject(value, schema, { name, depth }) {

@@ -7,6 +7,7 @@ import { copyButton, downloadButton } from "../lib/text.js";
 const BARS = 64; // numbers that have a bar each; of more there is a histogram
 const BINS = 32;
 const CORNER = 8; // rows and columns that are shown
+const DEEPEST = 32; // levels: a text may be nested deeper than calls can be
 
 /** Whether a value is a tensor: its schema says so, or it is a list of numbers, or of equally long lists of them. */
 export function isTensor(value, schema) {
@@ -17,13 +18,14 @@ export function isTensor(value, schema) {
 }
 
 // Return the shape of nested lists of numbers; null if they are uneven, or hold anything else.
-function shapeOf(value) {
+function shapeOf(value, depth = 0) {
+  if (depth > DEEPEST) return null;
   if (!Array.isArray(value)) return typeof value === "number" || typeof value === "boolean" ? [] : null;
   if (!value.length) return [0];
-  const first = shapeOf(value[0]);
+  const first = shapeOf(value[0], depth + 1);
   if (first === null) return null;
   for (const each of value) {
-    const shape = shapeOf(each);
+    const shape = shapeOf(each, depth + 1);
     if (shape === null || shape.length !== first.length || shape.some((size, at) => size !== first[at])) return null;
   }
   return [value.length, ...first];
