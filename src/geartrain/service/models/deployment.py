@@ -177,6 +177,7 @@ class Deployment:
                 warm_up=warm_up_of(settings, outbound) if _has_warm_up(settings) else None,
                 restarts=settings.restarts,
                 check=self._check_calls,
+                run_timeout=settings.limits.run_timeout,
             ),
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
             labels={"model": record.name, "version": record.number},
