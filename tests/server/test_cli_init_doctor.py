@@ -346,6 +346,23 @@ def test_doctor_checks_each_model_of_a_folder(geartrain: Command, tmp_path: Path
     assert geartrain("doctor", "models").returncode == 0
 
 
+def test_setup_tells_the_cost_that_it_finds(geartrain: Command, tmp_path: Path) -> None:
+    code = """
+        import time
+        from geartrain import BaseRunner, Input, batched
+
+        class Runner(BaseRunner):
+            @batched(max_size=4, cost="text", max_cost="auto")
+            def run(self, text: list[str] = Input(max_length=8)) -> list[str]:
+                time.sleep(0.02)
+                return text
+    """
+    write_model(tmp_path / "model", code)
+    (tmp_path / "model" / "geartrain.yaml").write_text("examples:\n  - text: abcd\n")
+    assert "; max_cost: auto\n" in geartrain("doctor", "model").stdout
+    assert "; a call costs at most 32 (max_cost: auto)\n" in geartrain("doctor", "model", "--setup").stdout
+
+
 def test_setup_does_not_run_and_prints_of_a_failed_import_are_shown(geartrain: Command, tmp_path: Path) -> None:
     write_model(tmp_path / "model", "print('hello')\nraise RuntimeError('boom')\ndef run() -> str: ...\n")
     done = geartrain("doctor", "model")

@@ -76,6 +76,15 @@ def test_library_changes_nothing(tmp_path: Path) -> None:
     assert not (model / "geartrain.yaml").exists()
 
 
+def test_a_cost_that_is_found_is_where_the_search_begins(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "twice", BATCHED.replace("max_size=2", "max_size=8"))
+    settings = "batching:\n  cost: x\n  max_cost: auto\nwarmup:\n  - x: 3\n"
+    (model / "geartrain.yaml").write_text(settings)
+    found = geartrain.tune(model, [{"x": 3}], seconds=4)
+    assert found.start["batching.max_cost"] == "auto"
+    assert (model / "geartrain.yaml").read_text() == settings
+
+
 @pytest.mark.parametrize(
     ("source", "words", "message"),
     [

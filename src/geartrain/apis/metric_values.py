@@ -67,6 +67,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
     histograms: Histograms
     own: tuple[OwnReport, ...] = ()  # the author's
     texts: TextCounts | None = None  # None for a model that was asked for none
+    max_cost: float | None = None  # of a call, 0 for any; None for a model whose requests have no cost
 
 
 class DownloadMetrics(msgspec.Struct, frozen=True):

@@ -210,6 +210,7 @@ def families(server: ServerMetrics) -> Iterator[Metric]:
     """Give the families of a server."""
     yield from _of_models(server.models)
     yield from _histograms(server.models)
+    yield from _costs(server.models)
     yield from _texts(server.models)
     yield from _health(server)
     yield from _of_workers(server.models)
@@ -272,6 +273,14 @@ def _histograms(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
             total += batch.compute_infer.count * batch.size
         _add_histogram(rows, _labels(model), _BATCH_BOUNDS, counts=counts, total=total)
     yield rows
+
+
+def _costs(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
+    """Give the family of models that go by costs."""
+    rows = [(_labels(model), model.max_cost) for model in models if model.max_cost is not None]
+    if rows:
+        text = "The most that a call costs, 0 for any; found at the start with max_cost: auto"
+        yield _family("geartrain_batch_max_cost", text, "gauge", labels=_MODEL, rows=rows)
 
 
 def _texts(models: Sequence[ModelMetrics]) -> Iterator[Metric]:

@@ -83,11 +83,14 @@ def health(name: str = "", **state: bool) -> bytes:
 def properties(view: TensorView, batching: Batching | None, *, platform: str) -> dict[str, str]:
     """Return the properties of a model, which are strings in the protocol's repository ("metadata_model_response").
 
-    `kind`: whether Python code is the model, or a file. `batch_max_size`, in rows, is there if it takes batches.
+    `kind`: whether Python code is the model, or a file. `batch_max_size`, in rows, is there if it takes batches,
+    and `batch_max_cost` if the cost of these has a limit.
     """
     found = {"kind": "code" if platform == PYTHON else "file", "streaming": "true" if view.streams else "false"}
     if batching is not None:
         found["batch_max_size"] = str(batching.policy.max_size)
+        if batching.policy.max_cost:
+            found["batch_max_cost"] = f"{batching.policy.max_cost:.15g}"
     return found
 
 

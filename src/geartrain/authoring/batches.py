@@ -11,6 +11,9 @@ Reason = str | BaseException
 DEFAULT_MAX_SIZE: Final = 32
 DEFAULT_SORT: Final = 2  # calls among which `sort=True` puts similar requests together
 MOST_SORT: Final = 64
+AUTO: Final = "auto"
+"""In place of `max_cost`: found when a worker starts."""
+
 _SIZES: Final = ("preferred_sizes", "pad_to")
 
 
@@ -78,10 +81,7 @@ def _check_cost(settings: Mapping[str, Any]) -> None:
     cost, max_cost, sort = (settings.get(name) for name in ("cost", "max_cost", "sort"))
     if cost is not None and not isinstance(cost_rule(cost), str):
         raise TypeError(f'cost={cost!r}: it is the name of an input, such as "text", a list of names, or an expression')
-    if max_cost is not None and (isinstance(max_cost, bool) or not isinstance(max_cost, (int, float))):
-        raise TypeError(f"max_cost={max_cost!r}: it is a number, such as 16_384")
-    if max_cost is not None and not (isfinite(max_cost) and max_cost >= 0):
-        raise ValueError(f"max_cost={max_cost!r}: it is a number above 0, or 0 for no limit")
+    _check_max_cost(max_cost)
     if sort is not None and not isinstance(sort, int):
         raise TypeError(f"sort={sort!r}: it is True or False, or the number of calls to sort among, such as 4")
     if sort is not None and not (isinstance(sort, bool) or sort == 0 or 1 < sort <= MOST_SORT):
@@ -93,6 +93,15 @@ def _check_cost(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{found}={settings[found]!r} needs the cost of a request: add cost=, an input")
     elif not (max_cost or sort or pad):
         raise ValueError(f"cost={cost!r} changes nothing by itself: add max_cost=, sort=True, or both")
+
+
+def _check_max_cost(max_cost: Any) -> None:
+    if max_cost is None or max_cost == AUTO:
+        return
+    if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)):
+        raise TypeError(f'max_cost={max_cost!r}: it is a number, such as 16_384, or "auto"')
+    if not (isfinite(max_cost) and max_cost >= 0):
+        raise ValueError(f"max_cost={max_cost!r}: it is a number above 0, or 0 for no limit")
 
 
 def _check_pad(pad: Any) -> None:

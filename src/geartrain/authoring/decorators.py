@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, final, overload
+from typing import Any, Final, Literal, TypeVar, final, overload
 
 from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings, cost_rule, sort_window
 
@@ -91,7 +91,7 @@ def batched(
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
     cost: str | Sequence[str] = "",
-    max_cost: float = 0,
+    max_cost: float | Literal["auto"] = 0,
     padded: bool = False,
     sort: bool | int = False,
     pad: Mapping[str, float] | None = None,
@@ -106,7 +106,7 @@ def batched(  # noqa: PLR0913 - settings, each by its name
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
     cost: str | Sequence[str] = "",
-    max_cost: float = 0,
+    max_cost: float | Literal["auto"] = 0,
     padded: bool = False,
     sort: bool | int = False,
     pad: Mapping[str, float] | None = None,
@@ -120,8 +120,9 @@ def batched(  # noqa: PLR0913 - settings, each by its name
     `retry_singly`: a batch that raised is run again one by one, so `run()` must bear that.
 
     `cost` is the name of the input whose length is the cost of a request, a list of names, or an expression such as
-    `"text + 4 * max_tokens"`. The requests of a call cost at most `max_cost` together; with `padded` each counts as
-    much as the most costly one. `sort` puts requests of similar costs together.
+    `"text + 4 * max_tokens"`. The requests of a call cost at most `max_cost` together; "auto" finds that
+    number when a worker starts. With `padded` each counts as much as the most costly one. `sort` puts requests of
+    similar costs together.
 
     `pad` names tensor inputs that may be of any length in more than the first dimension, with what fills the shorter
     ones up, such as `{"ids": 0}`. A parameter `lengths`, or `ids_lengths`, gets their own lengths, and outputs whose

@@ -139,9 +139,11 @@ async def _knobs(server: Prepared, given: Mapping[str, Any]) -> tuple[dict[str, 
         delays = _DELAYS if delay in _DELAYS else (None, delay, *_DELAYS[1:])
         knobs = [_knob("batching.max_size", _SIZES, size), Knob("batching.max_delay", delays)]
         cost = batching.get("max_cost") if isinstance(batching, dict) else None
-        if cost:
+        found = float(properties.get("batch_max_cost", 0)) if cost == "auto" else cost
+        if found:
             start["batching.max_cost"] = cost
-            knobs.append(Knob("batching.max_cost", tuple(cost * factor for factor in _COSTS)))
+            costs = tuple(cost if factor == 1 else found * factor for factor in _COSTS)
+            knobs.append(Knob("batching.max_cost", costs))
     most = processors()
     start |= {"slots": slots, "replicas": replicas}
     knobs += [

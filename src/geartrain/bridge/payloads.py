@@ -122,7 +122,7 @@ def predict_of(
     items = call.items
     described = tuple(map(_item, items))
     slot, serial = place
-    return Predict(call.id, slot, serial, described, payload, output_dir, regions, call.prefetch)
+    return Predict(call.id, slot, serial, described, payload, output_dir, regions, call.prefetch, call.probe)
 
 
 def _item(item: ItemInput) -> CallItem:

@@ -305,7 +305,7 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
     kind = SCRIPT_TITLES.get(source.backend or "")
     if kind is not None:
         return ok(f"{source.runner}: {kind}; {done}; asked as there, at /invoke, and over every protocol")
-    return ok(f"{source.runner}: {done}; {_summary(info.signature)}{_kept(source, info)}")
+    return ok(f"{source.runner}: {done}; {_summary(info.signature)}{_kept(source, info)}{_costs(info)}")
 
 
 async def _set_up(source: ModelSource) -> WorkerInfo:
@@ -361,6 +361,14 @@ def _kept(source: ModelSource, info: WorkerInfo) -> str:
     by = "@cached" if source.cache is None else "geartrain.yaml"
     shared = ", shared by all clients" if cache.share else ""
     return f"; its answers are kept for {cache.ttl:g} s in up to {cache.max_bytes} bytes{shared} ({by})"
+
+
+def _costs(info: WorkerInfo) -> str:
+    """Describe a limit of a call's cost that a start finds; "" without one."""
+    policy = None if info.batching is None else info.batching.policy
+    if policy is None or not policy.auto_cost:
+        return ""
+    return f"; a call costs at most {policy.max_cost:.15g} (max_cost: auto)" if policy.max_cost else "; max_cost: auto"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -270,7 +270,8 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     a model whose requests stay apart have the index of the item and a colon before their names instead. An input above
     the inline limit is in a file, as the container runtime document has it. `regions` are the paths of the slot's
     regions for outputs. One that is `prefetched` was sent while another call ran on the slot, and begins when that is
-    over, unless a `Withdraw` has come by then.
+    over, unless a `Withdraw` has come by then. A `probe` finds out how large a call may be: it runs whole, and only
+    once.
     """
 
     id: str
@@ -281,6 +282,7 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     output_dir: str | None = None
     regions: tuple[str, ...] = ()
     prefetched: bool = False
+    probe: bool = False
 
 
 class Withdraw(_Message, frozen=True, tag="Withdraw"):

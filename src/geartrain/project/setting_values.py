@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from geartrain.authoring.batches import AUTO as AUTO_COST
 from geartrain.authoring.batches import MOST_SORT, cost_rule, sort_window
 from geartrain.authoring.quantities import read_any_duration, read_size
 from geartrain.domain.predictions.caching import NO_CACHE, CacheSettings
@@ -131,6 +132,10 @@ def _cost(value: object) -> str:
     return str(cost_rule(value))
 
 
+def _max_cost(value: object) -> float | str:
+    return AUTO_COST if value == AUTO_COST else _seconds(value)
+
+
 def _pad(value: object) -> dict[str, int | float]:
     if not isinstance(value, dict):
         raise TypeError
@@ -157,7 +162,7 @@ _BATCHING_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "refuse_larger": (_flag, "true or false"),
     "gather": (_flag, "true or false"),
     "cost": (_cost, "the name of an input, a list of names, or an expression such as text + 4 * max_tokens"),
-    "max_cost": (_seconds, "a number, such as 16384"),
+    "max_cost": (_max_cost, "a number, such as 16384, or auto"),
     "padded": (_flag, "true or false"),
     "sort": (_sort, "true, false, or the number of calls to sort among, such as 4"),
     "pad": (_pad, "inputs, each with the number that fills it up, such as {ids: 0}"),

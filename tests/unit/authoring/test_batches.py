@@ -80,6 +80,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"retry_singly": 1}, TypeError, "retry_singly=1: it is True or False"),
     ({"cost": 5, "max_cost": 8}, TypeError, 'cost=5: it is the name of an input, such as "text"'),
     ({"cost": "text", "max_cost": "8"}, TypeError, "max_cost='8': it is a number, such as 16_384"),
+    ({"cost": "text", "max_cost": "most"}, TypeError, "max_cost='most': it is a number, such as 16_384, or \"auto\""),
+    ({"max_cost": "auto"}, ValueError, "max_cost='auto' needs the cost of a request: add cost="),
     ({"cost": "text", "max_cost": -1}, ValueError, "max_cost=-1: it is a number above 0"),
     ({"cost": "text", "max_cost": float("inf")}, ValueError, "max_cost=inf: it is a number above 0"),
     ({"pad": ["ids"]}, TypeError, "pad=.*: it is a dict of inputs"),

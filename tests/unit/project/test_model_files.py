@@ -228,6 +228,8 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
     assert found.batching == {"max_size": 64, "max_delay": 0.002, "preferred_sizes": (8, 64)}
     (tmp_path / "geartrain.yaml").write_text("batching: {cost: [ids, mask], max_cost: 4096, padded: true, sort: true}")
     assert find(tmp_path).batching == {"cost": "ids + mask", "max_cost": 4096.0, "padded": True, "sort": 2}
+    (tmp_path / "geartrain.yaml").write_text("batching: {cost: ids, max_cost: auto}")
+    assert find(tmp_path).batching == {"cost": "ids", "max_cost": "auto"}
     (tmp_path / "geartrain.yaml").write_text("batching: off")
     assert find(tmp_path).batching == {
         "max_size": 1,
@@ -255,7 +257,7 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
         ("batching: {pad_to: [8, 8]}", "`batching.pad_to` is [8, 8]; write a list of sizes that grow"),
         ("batching: {retry_singly: 1}", "`batching.retry_singly` is 1; write true or false"),
         ("batching: {cost: 5}", "`batching.cost` is 5; write the name of an input, a list of names, or an expression"),
-        ("batching: {max_cost: lots}", "`batching.max_cost` is 'lots'; write a number, such as 16384"),
+        ("batching: {max_cost: lots}", "`batching.max_cost` is 'lots'; write a number, such as 16384, or auto"),
         ("batching: {pad: ids}", "`batching.pad` is 'ids'; write inputs, each with the number that fills it up"),
         ("batching: {pad: {ids: a}}", "`batching.pad` is {'ids': 'a'}; write inputs, each with the number"),
         ("batching: {sort: 1}", "`batching.sort` is 1; write true, false, or the number of calls"),

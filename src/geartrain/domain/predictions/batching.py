@@ -6,7 +6,7 @@ first dimension, or 1 for a request of a model without tensor inputs.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +16,8 @@ from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor, tensor_error
 
 DEFAULT_MAX_SIZE: Final = 32
+_AUTO: Final = "auto"
+_SIZES: Final = ("preferred_sizes", "pad_to")
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -31,10 +33,11 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     Without `gather`, each request is a batch by itself.
 
     `cost` is the rule for the cost of a request (`domain.predictions.costs`), empty for none, and `max_cost` the most
-    of one call, 0 for any; a request that costs more runs by itself. `padded`: a call costs as much as if all its
-    requests were as costly as the most costly one. `sort` is the number of calls among which requests of similar costs
-    are put together, 0 for the order of coming. `pad` are tensor inputs whose requests may differ in other dimensions
-    than the first: where they are joined, they are filled up with these numbers.
+    of one call, 0 for any; a request that costs more runs by itself. `auto_cost`: the most is found when a worker
+    starts (`service.workers.cost_search`), and is 0 before. `padded`: a call costs as much as if all its requests were
+    as costly as the most costly one. `sort` is the number of calls among which requests of similar costs are put
+    together, 0 for the order of coming. `pad` are tensor inputs whose requests may differ in other dimensions than the
+    first: where they are joined, they are filled up with these numbers.
     """
 
     max_size: int = DEFAULT_MAX_SIZE
@@ -50,6 +53,14 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     padded: bool = False
     sort: int = 0
     pad: dict[str, int | float] = {}
+    auto_cost: bool = False
+
+
+def policy_of(settings: Mapping[str, Any]) -> BatchPolicy:
+    """Return the policy of settings that have been checked; `max_cost` may be "auto", and sizes may be lists."""
+    fields = {**settings, **{name: tuple(settings[name]) for name in _SIZES if name in settings}}
+    given = settings.get("max_cost", 0.0)
+    return BatchPolicy(**{**fields, "auto_cost": given == _AUTO, "max_cost": 0.0 if given == _AUTO else float(given)})
 
 
 class Lengths(NamedTuple):

@@ -56,7 +56,8 @@ class CallInput(msgspec.Struct, frozen=True):
     """One invocation of `run()`, for one prediction or, where the model takes batches, for several.
 
     `prefetch`: the slot is still busy; the call begins when the one before it is over. `single_client`: no other client
-    seems to ask at present, so the server has nothing else to do while the call runs. `apart`: see `Batching`.
+    seems to ask at present, so the server has nothing else to do while the call runs. `apart`: see `Batching`. `probe`:
+    see `ipc.messages.Predict`.
     """
 
     id: str
@@ -64,6 +65,7 @@ class CallInput(msgspec.Struct, frozen=True):
     prefetch: bool = False
     single_client: bool = False
     apart: bool = False
+    probe: bool = False
 
 
 INLINE: Final = "data:"

@@ -42,6 +42,11 @@ class CostRule:
         defaults = {field.name: field.default for field in signature.inputs if field.has_default}
         self._defaults: dict[str, Any] = {name: defaults.get(name) for name in self._names}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that the rule names."""
+        return self._names
+
     def __call__(self, json: bytes, tensors: Sequence[Tensor] | None) -> float:
         """Return the cost of a request, from 0 to 10^15; its inputs are as in `domain.predictions.calls.ItemInput`."""
         values = dict(self._defaults)

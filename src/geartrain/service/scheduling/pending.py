@@ -75,6 +75,7 @@ class Pending:
         self.measure: Measure = _measure_single
         self._cost_of: CostRule | None = None
         self.max_size = 1  # rows of a call
+        self.max_cost: float | None = None  # of a call, 0 for any; None for requests without a cost
         self.has_levels = bool(priorities.levels)
         self.turn = Turn(serve)
         self._priorities = priorities
@@ -93,6 +94,7 @@ class Pending:
         self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure
         self._cost_of = CostRule(policy.cost, info.signature) if policy.cost else None
         self.max_size = policy.max_size
+        self.max_cost = policy.max_cost if policy.cost else None
         waiting, self.queue = self.queue, _new_queue(policy, self._priorities)
         for execution in waiting:
             try:

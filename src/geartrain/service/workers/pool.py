@@ -20,6 +20,7 @@ from geartrain.domain.printed.text import Printed
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 from geartrain.service.statistics import DeployedMetrics
+from geartrain.service.workers.cost_search import CostSearch
 from geartrain.service.workers.warmup import WarmUp, WarmUpError
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
         warm_up: the examples that each worker runs before it is ready.
         restarts: after a crash; None: the worker stays DEFUNCT, as documented.
         check: the reason against a model that has been loaded, before its setup; "" for none.
+        run_timeout: seconds that a run may take; None for no limit.
     """
 
     replicas: int = 1
@@ -63,6 +65,7 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: WarmUp | None = None
     restarts: RestartPolicy | None = None
     check: Callable[[WorkerInfo], str] = lambda _: ""
+    run_timeout: float | None = None
 
 
 # reports
@@ -164,6 +167,7 @@ class WorkerPool:
         self.health = Health.UNKNOWN
         self.replicas = tuple(Replica(self, index) for index in range(self.policy.replicas))
         self.permits: PermitPool | SharedPermits = self.replicas[0].permits  # the slots of the workers that live
+        self.costs = CostSearch(self.policy.warm_up, run_timeout=self.policy.run_timeout, labels=self.labels)
         self._has_loaded = False
         self._check = HealthCheck()
 
@@ -420,11 +424,14 @@ class Replica:
     async def _set_up(self, worker: WorkerPort) -> None:
         """Wait until a worker is set up and has run its examples; raise `ModelSetupError` if it fails."""
         policy, clock = self._pool.policy, self._pool.clock
+        began = time.monotonic()
         try:
             async with setup_limit(policy.time_limit, worker):
                 info = await worker.start()
                 if policy.warm_up is not None:
                     await policy.warm_up.run(worker, info, self)
+                ends_at = None if policy.time_limit is None else began + policy.time_limit
+                info = await self._pool.costs.settle(worker, info, self, ends_at=ends_at)
         except TimeoutError:
             await worker.stop(0)
             raise self.setup.fail(f"worker setup timed out after {policy.time_limit:g} seconds", at=clock()) from None

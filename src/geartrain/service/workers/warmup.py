@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -98,16 +100,34 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         """
         files = self._files(info.signature, InputValidator(info.signature))
         for example in self._named():
-            values: dict[str, Any] = msgspec.json.decode(example.input)
-            if files is None or not files.needed(values):
-                await _run_one(example, worker, info=info, observer=observer)
-                continue
-            folder = self.new_folder()
-            try:
-                fetched = msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
+            async with self._with_files(example, files) as fetched:
                 await _run_one(example._replace(input=fetched), worker, info=info, observer=observer)
-            finally:
-                await folder.remove()
+
+    @contextlib.asynccontextmanager
+    async def first(self, signature: Signature) -> AsyncIterator[bytes | None]:
+        """Return the input of the first example, whose files are there inside the block; None without an example.
+
+        Raises `WarmUpError`.
+        """
+        example = next(chain(self._named(), self._shown()), None)
+        if example is None:
+            yield None
+            return
+        async with self._with_files(example, self._files(signature, InputValidator(signature))) as fetched:
+            yield fetched
+
+    @contextlib.asynccontextmanager
+    async def _with_files(self, example: _Example, files: InputFilesPort | None) -> AsyncIterator[bytes]:
+        """Return the input of an example, whose files are there inside the block."""
+        values: dict[str, Any] = msgspec.json.decode(example.input)
+        if files is None or not files.needed(values):
+            yield example.input
+            return
+        folder = self.new_folder()
+        try:
+            yield msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
+        finally:
+            await folder.remove()
 
     def _named(self) -> Iterator[_Example]:
         for index, example in enumerate(self.examples.inputs):
@@ -135,21 +155,23 @@ async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, o
             rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
         except GeartrainError as error:
             raise WarmUpError(f"{example.place}: {error.reason}") from error
-    call = _ExampleCall(worker, observer)
+    call = ExampleCall(worker, observer)
     worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
     await call.is_over.wait()
     if call.fault:
         raise WarmUpError(f"{example.place} could not be run: {call.fault}")
 
 
-class _ExampleCall:
+class ExampleCall:
     """The listener of one example. Its outputs are thrown away; `fault` says why it failed, empty if it did not."""
 
-    def __init__(self, worker: WorkerPort, observer: WorkerObserver) -> None:
+    def __init__(self, worker: WorkerPort, observer: WorkerObserver, *, keep_prints: bool = True) -> None:
         self.is_over = asyncio.Event()
+        self.is_idle = asyncio.Event()  # the slot is free
         self.fault = ""
         self._worker = worker
         self._observer = observer
+        self._keep_prints = keep_prints
 
     def on_begin(self) -> None:
         """Ignore the beginning: it has no waiter."""
@@ -161,7 +183,7 @@ class _ExampleCall:
     def on_event(self, report: ItemEvent) -> None:
         """Throw an output away; printed text belongs to the setup."""
         self._worker.discard(report.files)
-        if isinstance(report.event, Log):
+        if self._keep_prints and isinstance(report.event, Log):
             self._observer.on_setup_log(report.event.source, report.event.data)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
@@ -173,10 +195,11 @@ class _ExampleCall:
             elif isinstance(end.outcome, Canceled):
                 self._fail("the run was canceled")
         if idle:
-            self.is_over.set()
+            self.on_idle()
 
     def on_idle(self) -> None:
         """It is over."""
+        self.is_idle.set()
         self.is_over.set()
 
     def on_model_call(self, call: ModelCallPort) -> None:

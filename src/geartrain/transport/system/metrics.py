@@ -217,6 +217,7 @@ def _model(deployment: Deployment) -> ModelMetrics:
         histograms=counts.histograms,
         own=workers.own_metrics.all(),
         texts=counts.texts,
+        max_cost=scheduler.pending.max_cost,
     )
 
 

@@ -301,6 +301,9 @@ class BatchInvocation:
 
     def recover(self, error: BaseException, items: Sequence[int]) -> Recovery:
         """Let the items fail that are to blame, or all; have the others run again where that is possible."""
+        if self._reports.message.probe:
+            self._codec.memory.fill()
+            return failure_of_all(items, error)
         blamed = self._blamed(error, items) if isinstance(error, ItemError) else {}
         if blamed:
             return self._without(blamed, items)

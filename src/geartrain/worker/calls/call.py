@@ -126,7 +126,7 @@ class Call:
         self._reports = ReportSender(message, slot, perf_counter())
         self._left, self.waiting = _beginning(len(message.items))
         memory = tools.memory
-        if memory is not None and memory.rows:
+        if memory is not None and memory.rows and not message.probe:
             items = message.items
             self.waiting = tuple(parts_of(range(len(items)), [item.rows for item in items], memory.rows))
         self._input: Buffer | None = None  # once it has been read

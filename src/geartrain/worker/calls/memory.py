@@ -56,9 +56,13 @@ class MemoryLimit:
         """Note that a run had no room: `limit` is the most rows from now on."""
         self._rows = limit
         self._until = self._clock() + REMEMBERED
-        self._is_full = True
+        self.fill()
         self._failures().inc()
         self._show()
+
+    def fill(self) -> None:
+        """Note that a failed run has left memory behind."""
+        self._is_full = True
 
     def relieve(self) -> None:
         """Give memory back that a failed run has left behind. Called before the next run, when its frames are gone."""

@@ -29,7 +29,7 @@ from geartrain.backends.text import (
     SpeechBackend,
     TextBackend,
 )
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.batching import Batching, BatchPolicy, policy_of
 from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.signature.types import (
     NOTHING_DECLARED,
@@ -464,7 +464,7 @@ def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None, *, o
         check_settings(settings)
         if settings["pad"]:
             raise ValueError("pad is for classes, as the outputs of a model file do not say how they are to be cut")
-        policy = msgspec.convert(settings, BatchPolicy)
+        policy = policy_of(settings)
         if policy.cost:
             CostRule(policy.cost, _signature(backend, file, takes_any=False))
     except (TypeError, ValueError) as error:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geartrain.authoring.batches import check_settings, cost_rule
 from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, Opaque
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.batching import Batching, BatchPolicy, policy_of
 from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.signature.types import Signature, TypeSpec
 from geartrain.domain.tensors.tensor import VARIABLE
@@ -80,8 +80,7 @@ def read_policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner:
         check_settings(merged)
         if merged.get("pad") and not merged["cost"]:  # the elements of what is filled up
             merged.update(cost=cost_rule(list(merged["pad"])), padded=True)
-        sizes = {name: tuple(merged[name]) for name in ("preferred_sizes", "pad_to")}
-        return BatchPolicy(**{**merged, **sizes, "max_cost": float(merged["max_cost"])})
+        return policy_of(merged)
     except (TypeError, ValueError) as error:
         raise UnsupportedAnnotationError(f"the batching of {owner}: {error}") from error
 

@@ -94,6 +94,18 @@ def test_a_batch_without_room_is_run_again_in_halves_and_the_limit_is_remembered
     )
 
 
+def test_a_probe_runs_whole_and_once() -> None:
+    """Also after a batch that had no room, and though a batch that raised would be run again one by one."""
+    worker = Worker(batched(retry_singly=True)(small(2)))
+    assert worker.ask(texts(*"abcd"), probe=True).errors == dict.fromkeys(range(4), "MemoryError")
+    assert (CALLS, worker.control) == ([4], [])
+    _, probe = worker.ask_all([texts(*"abcd"), texts(*"abcd")], probe=False), worker.ask(texts(*"abcd"), probe=True)
+    assert probe.errors == dict.fromkeys(range(4), "MemoryError")
+    assert CALLS[-1] == 4
+    alone = Worker(batched(small(0))).ask(texts("a", "b"), probe=True)
+    assert alone.errors == {0: "MemoryError", 1: "MemoryError"}
+
+
 def test_a_request_that_does_not_fit_alone_fails_alone() -> None:
     def run(texts: list[str]) -> list[str]:
         CALLS.append(len(texts))

@@ -398,6 +398,8 @@ def test_costs_name_inputs() -> None:
     policy = read(run).batching.policy
     assert (policy.cost, policy.max_cost, policy.sort) == ("texts + tokens", 100, 0)
     assert read(run, sort=4, max_cost=7).batching.policy.sort == 4
+    automatic = read(run, max_cost="auto").batching.policy
+    assert (automatic.max_cost, automatic.auto_cost) == (0, True)
     for cost, words in (("text", "there is no input 'text'; there are: texts, tokens"), ("files", "is a file")):
         with pytest.raises(UnsupportedAnnotationError, match=rf"the batching of run\(\): cost: .*{words}"):
             read(run, cost=cost)

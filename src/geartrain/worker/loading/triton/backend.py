@@ -22,7 +22,7 @@ from geartrain.authoring.batches import check_settings
 from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import Tensors
 from geartrain.authoring.scope import batch_item, current_scope
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.batching import Batching, policy_of
 from geartrain.domain.signature.types import Signature
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.loading.load_errors import blame
@@ -137,7 +137,7 @@ def _batching(config: Mapping[str, Any], given: Mapping[str, Any] | None) -> Bat
     check_settings(settings)
     if settings.get("pad"):
         raise ValueError("`batching.pad` is set, and the tensors of requests are not joined for execute(); remove it")
-    return Batching(msgspec.convert(settings, BatchPolicy), by_rows=True, takes_singles=True, apart=True)
+    return Batching(policy_of(settings), by_rows=True, takes_singles=True, apart=True)
 
 
 def _arguments(config: Mapping[str, Any], options: Mapping[str, Any], root: Path) -> dict[str, str]:
