@@ -24,7 +24,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Admission, Interface, NewPrediction
-from geartrain.service.models.cached import create_cached
+from geartrain.service.models.cached import after_files, create_cached
 from geartrain.service.models.durable import create_durable
 from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.predictions import Executions, Predictions
@@ -38,6 +38,7 @@ from geartrain.service.scheduling.context import (
     Clocks,
     OnPrint,
     RunContext,
+    TimeLimit,
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
@@ -290,7 +291,7 @@ class Deployment:
             if values is None:
                 self.scheduler.submit(execution)
             else:
-                execution.prepare(values, new.attachments)
+                execution.prepare(values, new.attachments, after_files(self, self._answers, new))
             if new.webhook is not None:
                 with telling(self.scheduler.context.traces, new.request):
                     self.webhooks().follow(execution.prediction, new.webhook)
@@ -350,8 +351,8 @@ class Deployment:
                 self._on_over(execution)
 
     def _on_over(self, execution: Execution) -> None:
-        if execution.shared is not None and execution.delivery is not None:
-            execution.shared.has_files = True
+        if execution.shared is not None and execution.delivery is not None and execution.delivery.leads_elsewhere:
+            execution.shared.leads_elsewhere = True
         self.predictions.remove(execution)
         executions = self.executions
         executions.live.discard(execution)
@@ -449,7 +450,9 @@ class Deployment:
         self._answers = (
             None
             if cache is None
-            else Answers(cache, history=self.settings.history, clock=self.scheduler.context.steady)
+            else Answers(
+                cache, history=self.settings.history, clock=self.scheduler.context.steady, start_timer=TimeLimit
+            )
         )
         self.scheduler.configure(info)
         self.loaded.set()

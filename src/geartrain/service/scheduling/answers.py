@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.scheduling.context import TimeLimit
 
 if TYPE_CHECKING:
     from geartrain.service.scheduling.execution import Execution
@@ -20,6 +22,11 @@ MAX_SHARING: Final = 4_096
 """Predictions that share one run; the next one has a run of its own."""
 
 _ENTRY: Final = 1_024  # bytes of memory of a kept answer beside its outputs
+_AT_ONCE: Final = 1_000  # expired answers that go in one turn of the loop: about a millisecond
+_LEAST_WAIT: Final = 0.05  # seconds between two such turns
+
+StartTimer = Callable[[float, Callable[[], None]], TimeLimit]
+"""Start a timer of so many seconds."""
 
 
 class Answers:
@@ -31,14 +38,27 @@ class Answers:
         size: bytes of memory of what is kept.
     """
 
-    def __init__(self, settings: CacheSettings, *, history: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`history`: events of a prediction that late readers get; a stream of more is not kept."""
+    def __init__(
+        self,
+        settings: CacheSettings,
+        *,
+        history: int,
+        clock: Callable[[], float] = time.monotonic,
+        start_timer: StartTimer | None = None,
+    ) -> None:
+        """`history`: events of a prediction that late readers get; a stream of more is not kept.
+
+        Without `start_timer`, expired answers stay until another one is kept.
+        """
         self.settings = settings
         self.runs: dict[bytes, SharedRun] = {}
         self.size = 0
         self._history = max(history, DEFAULT_CAPACITY)
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, int, Prediction]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[float, int, Prediction]] = OrderedDict()  # the latest use is the last one
+        self._ages: OrderedDict[bytes, float] = OrderedDict()  # when each was kept, the oldest first
+        self._start_timer = start_timer
+        self._timer: TimeLimit | None = None  # one for all
 
     def find(self, key: bytes) -> tuple[Prediction, float] | None:
         """Return a kept answer and its age in seconds; None if there is none."""
@@ -65,19 +85,43 @@ class Answers:
             return
         self._drop(key)
         self._kept[key] = (self._clock(), size, answer)
+        self._ages[key] = self._kept[key][0]
         self.size += size
+        if self.size > self.settings.max_bytes:
+            self._drop_expired()
         while self.size > self.settings.max_bytes:
             self._drop(next(iter(self._kept)))
+        self._await_expiry()
 
     def clear(self) -> None:
         """Forget all answers."""
         self._kept.clear()
+        self._ages.clear()
         self.size = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _drop(self, key: bytes) -> None:
         entry = self._kept.pop(key, None)
         if entry is not None:
+            del self._ages[key]
             self.size -= entry[1]
+
+    def _drop_expired(self) -> None:
+        latest = self._clock() - self.settings.ttl
+        for key in [key for key, kept_at in itertools.islice(self._ages.items(), _AT_ONCE) if kept_at <= latest]:
+            self._drop(key)
+
+    def _await_expiry(self) -> None:
+        if self._timer is None and self._start_timer is not None and self._ages:
+            expires = next(iter(self._ages.values())) + self.settings.ttl
+            self._timer = self._start_timer(max(expires - self._clock(), _LEAST_WAIT), self._on_expiry)
+
+    def _on_expiry(self) -> None:
+        self._timer = None
+        self._drop_expired()
+        self._await_expiry()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -91,7 +135,7 @@ class SharedRun:
 
     def __init__(self, answers: Answers, key: bytes, execution: Execution) -> None:
         self.prediction = execution.prediction
-        self.has_files = False  # its outputs are at URLs, which may be gone later
+        self.leads_elsewhere = False  # files of its outputs are at URLs that may become stale
         self._answers = answers
         self._key = key
         self._execution: Execution | None = execution
@@ -160,7 +204,7 @@ class SharedRun:
         self._forget()
         self._execution = None
         members, self._members = tuple(self._members), {}
-        if self.prediction.status is Status.SUCCEEDED and not self.has_files:
+        if self.prediction.status is Status.SUCCEEDED and not self.leads_elsewhere:
             self._answers.keep(self._key, self.prediction)
         for member in members:
             member.end_as(self.prediction)
