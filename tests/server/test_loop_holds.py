@@ -36,12 +36,14 @@ MEBIBYTE: Final = 1_048_576
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """Have the garbage collector pass over what is there already, as in a server."""
+    """Have the garbage collector pass over what is there already, as in a server.
+
+    What is frozen stays frozen: each test would otherwise look at all that was there before the first one.
+    """
     thresholds = gc.get_threshold()
     gc.collect()
     tune_collector()
     yield
-    gc.unfreeze()
     gc.set_threshold(*thresholds)
 
 
