@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class AnswerFolder:
-    """The files of one version of a model; see `AnswerFolderPort`. One thread does all the work.
+    """The files of one version of a model. One thread does all the work; a disk that fails costs answers, and no more.
 
     Files of the same version with another `digest` of its model are not read, and go when they are too old.
     """

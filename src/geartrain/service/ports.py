@@ -138,38 +138,6 @@ class OutputFilesPort(Protocol):
         """Return the JSON with a URL for every file; raise `OutputFileError` with a sentence for the client."""
 
 
-class StoredAnswerPort(Protocol):
-    """An answer as it was written."""
-
-    @property
-    def key(self) -> bytes:
-        """The key of its request."""
-
-    @property
-    def kept_at(self) -> float:
-        """Seconds since the epoch."""
-
-    @property
-    def content(self) -> bytes:
-        """The answer."""
-
-
-class AnswerFolderPort(Protocol):
-    """Answers of one model that outlive the server. A disk that fails costs answers, and nothing else."""
-
-    def read(self) -> Sequence[StoredAnswerPort]:
-        """Return all answers that are young enough, the oldest first. Blocks."""
-
-    def write(self, key: bytes, kept_at: float, *, size: int, encode: Callable[[], bytes]) -> None:
-        """Have an answer of about `size` bytes written; returns at once. `encode` is called in a thread."""
-
-    def remove_expired(self) -> None:
-        """Have those removed that are too old; returns at once."""
-
-    def close(self) -> None:
-        """Write what waits for it. Blocks."""
-
-
 class OutputsPort(Protocol):
     """Decides where the output files of predictions go."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fill(folder: Path, *numbers: int, size: int = 100, age: float = 0.0, **given
     answers.read()
     for number in numbers:
         answers.write(
-            key(number), time.time() - age, size=size, encode=lambda number=number: b"%d" % number + bytes(size)
+            key(number), time.time() - age, size=size, encode=partial(bytes.__add__, b"%d" % number, bytes(size))
         )
     answers.close()
 
@@ -99,12 +100,12 @@ def test_writes_that_wait_are_bounded(tmp_path: Path) -> None:
         return b"x"
 
     for number in range(40):
-        answers.write(key(number), time.time(), size=MAX_PENDING, encode=lambda number=number: note(number))
+        answers.write(key(number), time.time(), size=MAX_PENDING, encode=partial(note, number))
     gate.set()
     answers.close()
     assert encoded == [0]
     answers = opened(tmp_path, max_bytes=10 * MAX_PENDING)
-    answers.write(key(1), time.time(), size=MAX_PENDING + 1, encode=lambda: note(99))
+    answers.write(key(1), time.time(), size=MAX_PENDING + 1, encode=partial(note, 99))
     answers.close()
     assert 99 not in encoded
 

@@ -28,7 +28,7 @@ from geartrain.service.models.cached import after_files, create_cached
 from geartrain.service.models.durable import create_durable
 from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.predictions import Executions, Predictions
-from geartrain.service.ports import AnswerFolderPort, AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.answers import Answers
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import (
@@ -53,6 +53,7 @@ from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.openai_model import OpenAIModel
+    from geartrain.outbound.answer_folder import AnswerFolder
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -96,7 +97,7 @@ class DeploymentSettings:
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
     cache: CacheSettings | None = None  # of its answers; None: as the model declares
-    answers: AnswerFolderPort | None = None  # those that outlive the server
+    answers: AnswerFolder | None = None  # those that outlive the server
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 

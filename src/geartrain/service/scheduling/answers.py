@@ -17,10 +17,10 @@ from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Answer, Prediction, pack_answer, unpack_answer
-from geartrain.service.ports import AnswerFolderPort, StoredAnswerPort
 from geartrain.service.scheduling.context import TimeLimit
 
 if TYPE_CHECKING:
+    from geartrain.outbound.answer_folder import AnswerFolder, StoredAnswer
     from geartrain.service.scheduling.execution import Execution
 
 logger = logging.getLogger(__name__)
@@ -54,13 +54,14 @@ class Answers:
         history: int,
         clock: Callable[[], float] = time.monotonic,
         start_timer: StartTimer | None = None,
-        folder: AnswerFolderPort | None = None,
+        folder: AnswerFolder | None = None,
     ) -> None:
         """`history`: events of a prediction that late readers get; a stream of more is not kept.
 
         Without `start_timer`, expired answers stay until another one is kept. In `folder` they outlive the server.
         """
-        self.folder = folder
+        self._folder = folder
+        self._is_closed = False  # the model has been unloaded
         self.settings = settings
         self.runs: dict[bytes, SharedRun] = {}
         self.size = 0
@@ -90,23 +91,25 @@ class Answers:
 
     def keep(self, key: bytes, prediction: Prediction) -> None:
         """Keep the answer of a prediction that has succeeded, in place of those that were asked for longest ago."""
+        if self._is_closed:
+            return
         answer = prediction.answer()
         size = answer.kept_size + _ENTRY
         if size > self.settings.max_bytes or len(answer.chunks) > self._history:
             return
         self._drop(key)
         self._add(key, self._clock(), answer, size=size)
-        if self.folder is not None:
-            self.folder.write(key, time.time(), size=size, encode=lambda: _encode(pack_answer(answer)))
+        if self._folder is not None:
+            self._folder.write(key, time.time(), size=size, encode=lambda: _encode(pack_answer(answer)))
         self._await_expiry()
 
     async def restore(self, **labels: str) -> None:
         """Take the answers of the folder; `labels` are those of the log line about it."""
-        if self.folder is None:
+        if self._folder is None:
             return
-        found = await asyncio.get_running_loop().run_in_executor(None, _read, self.folder)
+        found = await asyncio.get_running_loop().run_in_executor(None, _read, self._folder)
         for number, (key, kept_at, answer) in enumerate(found, 1):
-            if self.folder is None:  # the model has been unloaded
+            if self._is_closed:
                 return
             if key not in self._kept:  # by a newer one
                 age = max(0.0, time.time() - kept_at)
@@ -131,7 +134,7 @@ class Answers:
         self._kept.clear()
         self._ages.clear()
         self.size = 0
-        self.folder = None
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -155,8 +158,8 @@ class Answers:
     def _on_expiry(self) -> None:
         self._timer = None
         self._drop_expired()
-        if self.folder is not None:
-            self.folder.remove_expired()
+        if self._folder is not None:
+            self._folder.remove_expired()
         self._await_expiry()
 
     def __len__(self) -> int:
@@ -246,11 +249,11 @@ class SharedRun:
             member.end_as(self.prediction)
 
 
-def _read(folder: AnswerFolderPort) -> list[tuple[bytes, float, Prediction]]:
+def _read(folder: AnswerFolder) -> list[tuple[bytes, float, Prediction]]:
     return [(each.key, each.kept_at, answer) for each in folder.read() if (answer := _unpack(each)) is not None]
 
 
-def _unpack(stored: StoredAnswerPort) -> Prediction | None:
+def _unpack(stored: StoredAnswer) -> Prediction | None:
     try:
         return unpack_answer(_decode(stored.content))
     except (msgspec.DecodeError, IndexError):
