@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import httpx
@@ -450,6 +450,37 @@ async def test_requests_with_equal_files_share_a_run_and_leave_nothing(tmp_path:
         assert files() == []
         assert list(temporary.glob("geartrain-*/prediction-*")) == []
     finally:
+        await live.close()
+
+
+async def test_files_that_were_uploaded_are_not_kept(tmp_path: Path) -> None:
+    class Receiver(BaseHTTPRequestHandler):
+        ids: ClassVar[list[str]] = []
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.ids.append(self.headers["x-prediction-id"])
+            self.send_response(HTTPStatus.OK)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{web.server_port}/files"
+    write_model(tmp_path / "one", GIVES_ONE)
+    (tmp_path / "one" / "geartrain.yaml").write_text("cache: true\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--upload-url", url)).start()
+    try:
+        answers = [await live.post("one", {"text": "a"}) for _ in range(2)]
+        assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]
+        assert [answer.json()["output"] for answer in answers] == [f"{url}/one.txt"] * 2
+        assert Receiver.ids == [answer.json()["id"] for answer in answers]
+    finally:
+        web.shutdown()
+        web.server_close()
         await live.close()
 
 

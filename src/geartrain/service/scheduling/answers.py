@@ -175,6 +175,7 @@ class SharedRun:
     def __init__(self, answers: Answers, key: bytes, execution: Execution) -> None:
         self.prediction = execution.prediction
         self.leads_elsewhere = False  # files of its outputs are at URLs that may become stale
+        self.first_id = ""  # of the prediction that has begun it
         self._answers = answers
         self._key = key
         self._execution: Execution | None = execution
@@ -197,6 +198,7 @@ class SharedRun:
     def add(self, member: Execution) -> None:
         """Have a prediction get what the run has given, and will give."""
         self._members[member] = None
+        self.first_id = self.first_id or member.prediction.id
         member.share(self)
         source = self.prediction
         if source.status is Status.STARTING:
