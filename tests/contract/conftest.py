@@ -62,6 +62,11 @@ class Deliveries:
         """See `OutputsPort`."""
         return self
 
+    @property
+    def holds_content(self) -> bool:
+        """See `OutputFilesPort`."""
+        return True
+
     async def deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
         """See `OutputFilesPort`."""
         self.begun += len(files)
@@ -109,6 +114,9 @@ class Inputs:
         if self.error is not None:
             raise OSError(self.error)
         return {**values, "image": str(path)}
+
+    async def digests(self, folder: Path) -> None:
+        """See `InputFilesPort`."""
 
 
 class Bench:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import httpx
@@ -66,14 +69,48 @@ DECLARED = """
         return f"{prompt} {steps} {temperature} {count}"
 """
 FILES = """
+    import os, time
     from geartrain import Path
 
     count = 0
 
-    def run(file: Path) -> int:
+    def run(file: Path, gate: str = "") -> str:
         global count
         count += 1
-        return count
+        while gate and not os.path.exists(gate):
+            time.sleep(0.002)
+        return f"{file.read_text()}{file.suffix} {count}"
+"""
+GIVES_FILES = """
+    import tempfile
+    from pathlib import Path as Local
+    from collections.abc import Iterator
+    from geartrain import BaseRunner, Path, streaming
+
+    class Runner(BaseRunner):
+        runs = 0
+
+        @streaming
+        def run(self, text: str) -> Iterator[Path]:
+            self.runs += 1
+            for word in text.split():
+                path = Local(tempfile.mkdtemp()) / f"{word}.txt"
+                path.write_text(f"{word} {self.runs}")
+                yield path
+"""
+GIVES_ONE = """
+    import tempfile
+    from pathlib import Path as Local
+    from geartrain import Path
+
+    count = 0
+
+    def run(text: str) -> Path:
+        global count
+        count += 1
+        path = Local(tempfile.mkdtemp()) / "one.txt"
+        path.write_text(f"{text} {count}")
+        return path
 """
 
 
@@ -120,8 +157,11 @@ async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
     for name, text, cache in (
         ("counted", COUNTED, "true"),
         ("small", COUNTED, "{ttl: 1h, max_bytes: 40kB}"),
+        ("brief", COUNTED, "{ttl: 0.3}"),
         ("stream", STREAM, "{ttl: 10m}"),
         ("files", FILES, "true"),
+        ("gives", GIVES_FILES, "true"),
+        ("one", GIVES_ONE, "true"),
         ("plain", COUNTED, ""),
         ("declared", DECLARED, ""),
         ("overruled", DECLARED, "false"),
@@ -179,6 +219,7 @@ async def test_doctor_shows_it(tmp_path: Path) -> None:
     for text, shown in (
         ("", "its answers are kept for 600 s in up to 1048576 bytes, shared by all clients (@cached)"),
         ("cache: {ttl: 5m}\n", "its answers are kept for 300 s in up to 268435456 bytes (geartrain.yaml)"),
+        ("cache: {folder: /var/answers}\n", "in up to 268435456 bytes and in /var/answers (geartrain.yaml)"),
         ("cache: false\n", ""),
     ):
         (tmp_path / "geartrain.yaml").write_text(text)
@@ -313,9 +354,215 @@ async def test_answers_asked_for_longest_ago_make_room(live: Live) -> None:
         assert (await live.post("small", {"text": "large", "size": 50_000})).headers["x-cache"] == "miss"
 
 
-async def test_inputs_with_files_and_reloads(live: Live) -> None:
-    file = {"file": "data:text/plain,hello"}
-    assert [(await live.post("files", file)).json()["output"] for _ in range(2)] == [1, 2]
+async def test_files_of_an_input_count_as_their_content(live: Live) -> None:
+    url = "/models/files/predictions"
+    first = await live.post("files", {"file": "data:text/plain,hello"})
+    assert (first.headers["x-cache"], first.json()["output"]) == ("miss", "hello.txt 1")
+    again = [
+        await live.post("files", {"file": "data:text/plain;base64,aGVsbG8="}),
+        await live.http.post(url, files={"file": ("other.txt", b"hello", "text/plain")}),
+        await live.http.post(url, content=b"hello", headers={"content-type": "text/plain"}),
+    ]
+    assert [answer.headers["x-cache"] for answer in again] == ["hit"] * 3
+    assert {answer.json()["output"] for answer in again} == {"hello.txt 1"}
+    others = [
+        await live.post("files", {"file": "data:text/plain,hallo"}),
+        await live.post("files", {"file": "data:text/csv,hello"}),
+        await live.post("files", {"file": "data:text/plain,hello"}, cache_control="no-cache"),
+    ]
+    assert [answer.headers["x-cache"] for answer in others] == ["miss"] * 3
+    assert (
+        "x-cache" not in (await live.post("files", {"file": "data:text/plain,hello"}, cache_control="no-store")).headers
+    )
+    large = "data:text/plain," + 300_000 * "x"  # the JSON is larger than that of an input without files may be
+    asked = [await live.post("files", {"file": large}) for _ in range(2)]
+    assert [answer.headers["x-cache"] for answer in asked] == ["miss", "hit"]
+
+    tensor = {"name": "file", "datatype": "BYTES", "shape": [1], "data": ["data:text/plain,tensors"]}
+    infers = [await live.http.post("/v2/models/files/infer", json={"inputs": [tensor]}) for _ in range(2)]
+    assert [answer.headers["x-cache"] for answer in infers] == ["miss", "hit"]
+
+
+async def test_a_url_whose_content_has_changed(tmp_path: Path) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        content = b"old"
+
+        def do_GET(self) -> None:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("content-length", str(len(self.content)))
+            self.end_headers()
+            self.wfile.write(self.content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    write_model(tmp_path / "files", FILES)
+    (tmp_path / "files" / "geartrain.yaml").write_text("cache: true\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--allow-private-urls")).start()
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{web.server_port}/a.txt"
+        found = [(await live.post("files", {"file": url})).headers["x-cache"]]
+        found.append((await live.post("files", {"file": url + "?again"})).headers["x-cache"])
+        Handler.content = b"new"
+        answer = await live.post("files", {"file": url})
+        assert [*found, answer.headers["x-cache"]] == ["miss", "hit", "miss"]
+        assert answer.json()["output"].startswith("new.txt")
+    finally:
+        web.shutdown()
+        web.server_close()
+        await live.close()
+
+
+async def test_requests_with_equal_files_share_a_run_and_leave_nothing(tmp_path: Path) -> None:
+    gate, temporary = tmp_path / "open", tmp_path / "temporary"
+    temporary.mkdir()
+    write_model(tmp_path / "models" / "files", FILES)
+    (tmp_path / "models" / "files" / "geartrain.yaml").write_text("cache: true\n")
+    arguments = (str(tmp_path / "models"), "--grpc-port", "0", "--queue", "100")
+    live = await Live(ServerProcess(*arguments, env={"TMPDIR": str(temporary)})).start()
+
+    def files() -> list[str]:
+        return [name for _, _, names in os.walk(temporary) for name in names if name.endswith(".txt")]
+
+    try:
+        inputs = {"file": "data:text/plain,shared", "gate": str(gate)}
+        first = asyncio.ensure_future(live.post("files", inputs))
+        await live.running("files")
+        asked = [asyncio.ensure_future(live.post("files", inputs)) for _ in range(20)]
+        accepted = await live.post("files", inputs, prefer="respond-async")
+        url = f"/models/files/predictions/{accepted.json()['id']}"
+        # Those that share the run wait for it without files of their own.
+        async with asyncio.timeout(PATIENCE):
+            while (await live.http.get(url)).json()["status"] != "processing":  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+            while len(files()) != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        first.cancel()  # its file is that of the run
+        await live.http.post(f"{url}/cancel")
+        assert (await live.http.get(url)).json()["status"] == "canceled"
+        gate.touch()
+        answers = await asyncio.gather(*asked)
+        assert {answer.json()["output"] for answer in answers} == {"shared.txt 1"}
+        assert {answer.headers["x-cache"] for answer in answers} <= {"shared", "hit"}
+        assert (await live.post("files", inputs)).headers["x-cache"] == "hit"
+        assert files() == []
+        assert list(temporary.glob("geartrain-*/prediction-*")) == []
+    finally:
+        await live.close()
+
+
+async def test_files_that_were_uploaded_are_not_kept(tmp_path: Path) -> None:
+    class Receiver(BaseHTTPRequestHandler):
+        ids: ClassVar[list[str]] = []
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.ids.append(self.headers["x-prediction-id"])
+            self.send_response(HTTPStatus.OK)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{web.server_port}/files"
+    write_model(tmp_path / "one", GIVES_ONE)
+    (tmp_path / "one" / "geartrain.yaml").write_text("cache: true\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--upload-url", url)).start()
+    try:
+        answers = [await live.post("one", {"text": "a"}) for _ in range(2)]
+        assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]
+        assert [answer.json()["output"] for answer in answers] == [f"{url}/one.txt"] * 2
+        assert Receiver.ids == [answer.json()["id"] for answer in answers]
+    finally:
+        web.shutdown()
+        web.server_close()
+        await live.close()
+
+
+async def test_an_answer_is_forgotten_after_its_time(live: Live) -> None:
+    first = await live.post("brief", {"text": "a"})
+    async with asyncio.timeout(PATIENCE):
+        while (again := await live.post("brief", {"text": "a"})).headers["x-cache"] == "hit":
+            assert again.json()["output"] == first.json()["output"]
+    assert again.headers["x-cache"] == "miss"
+
+
+async def test_files_of_outputs_are_kept(live: Live) -> None:
+    first, again = [await live.post("one", {"text": "a"}) for _ in range(2)]
+    assert (first.headers["x-cache"], again.headers["x-cache"]) == ("miss", "hit")
+    assert first.json()["output"] == again.json()["output"] == "data:text/plain;base64,YSAx"
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["b"]}
+    infers = [await live.http.post("/v2/models/one/infer", json={"inputs": [tensor]}) for _ in range(2)]
+    assert [answer.headers["x-cache"] for answer in infers] == ["miss", "hit"]
+    assert infers[0].json()["outputs"] == infers[1].json()["outputs"]
+    request = pb.ModelInferRequest(model_name="one")
+    request.inputs.add(name="text", datatype="BYTES", shape=[1], contents=pb.InferTensorContents(bytes_contents=[b"b"]))
+    assert b"data:text/plain;base64," in (await live.grpc.ModelInfer(request)).raw_output_contents[0]
+
+    found = []
+    for _ in range(2):
+        headers = {"accept": "text/event-stream"}
+        answer = await live.http.post("/models/gives/predictions", json={"input": {"text": "a b"}}, headers=headers)
+        found.append((answer.headers["x-cache"], re.findall(r"base64,(\w+)", answer.text)))
+    assert found == [("miss", found[0][1]), ("hit", found[0][1])]
+    assert len(found[0][1]) == 4  # one by one, and in the end
+
+
+async def test_a_folder_keeps_answers_across_a_restart(tmp_path: Path) -> None:
+    models, kept = tmp_path / "models", tmp_path / "kept"
+    write_model(models / "counted", COUNTED)
+    write_model(models / "stream", STREAM)
+    write_model(models / "brief", COUNTED)
+    for name, more in (("counted", ""), ("stream", ""), ("brief", ", ttl: 0.001")):
+        (models / name / "geartrain.yaml").write_text(f"cache: {{folder: {kept}{more}}}\n")
+
+    async def serve(events: int) -> Live:
+        live = Live(ServerProcess(str(models), "--grpc-port", "0"))
+        for _ in range(events):
+            live.process.wait_for("answers of a former server have been read")
+        return await live.start()
+
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["t"]}
+    outputs: list[dict[str, Any]] = []
+    for results in (["miss"] * 4, ["hit"] * 3 + ["miss"]):
+        live = await serve(3)
+        try:
+            answers = [
+                await live.post("counted", {"text": "a"}),
+                await live.post("stream", {"text": "a b"}),
+                await live.http.post("/v2/models/counted/infer", json={"inputs": [tensor]}),
+                await live.post("brief", {"text": "a"}),
+            ]
+        finally:
+            await live.close()
+        assert [answer.headers["x-cache"] for answer in answers] == results
+        outputs.append(
+            {f"{n}": each.json().get("output") or each.json()["outputs"] for n, each in enumerate(answers[:3])}
+        )
+        assert answers[0].json()["metrics"]["tokens"] == {"completion": 7}
+    assert outputs[0] == outputs[1]
+    written = sorted(path for path in kept.rglob("*") if path.is_file())
+    assert {path.suffix for path in written} == {".answer"}
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
+
+    # A damaged file is no answer, nor is anything that belongs to a model with other code.
+    for path in (kept / "counted@1").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    write_model(models / "stream", STREAM + "\n    # changed\n")
+    live = await serve(3)
+    try:
+        for name, text in (("counted", "a"), ("stream", "a b")):
+            assert (await live.post(name, {"text": text})).headers["x-cache"] == "miss", name
+    finally:
+        await live.close()
+
+
+async def test_reloads(live: Live) -> None:
     await live.post("small", {"text": "reload"})
     assert (await live.http.post("/v2/repository/models/small/unload", json={})).status_code == HTTPStatus.OK
     assert (await live.http.post("/v2/repository/models/small/load", json={})).status_code == HTTPStatus.OK

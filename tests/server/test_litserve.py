@@ -377,7 +377,19 @@ CHAT = """
 SEVERAL = (
     MODEL
     + """
-    ls.LitServer([API(api_path="/a"), API(api_path="/b")]).run()
+    class Other(ls.LitAPI):
+        def predict(self, xs):
+            return [{"other": x} for x in xs]
+
+        def encode_response(self, output):
+            if output == {"other": 0}:
+                raise ValueError("none")
+            return output
+
+        def health(self):
+            return True
+
+    ls.LitServer([API(api_path="/a"), Other(api_path="/deep/b", max_batch_size=2, batch_timeout=0.1)]).run()
 """
 )
 
@@ -418,11 +430,44 @@ def test_calls_of_tools(start: Start) -> None:
 
 def test_one_of_several_models(start: Start) -> None:
     client = start(SEVERAL, settings="parameters: {api_path: /a}")
+    assert client.post("/a", json={"text": "x"}).json() == {"text": "x"}
     assert client.post("/predict", json={"text": "x"}).json() == {"text": "x"}
+    assert client.post("/deep/b", json=1).status_code == 404
+
+
+def test_several_models_have_their_paths(start: Start) -> None:
+    client = start(SEVERAL)
+    assert client.post("/a", json={"text": "x", "times": 2}).json() == {"text": "xx"}
+    assert client.post("/a", json={"times": 2}).status_code == 422
+    assert client.post("/deep/b", json=7).json() == {"other": 7}
+    assert client.post("/deep/b", json=0).status_code == 500
+    answer = client.post("/predict", json=7)
+    assert (answer.status_code, "ask one by its path (/a, /deep/b)" in answer.json()["detail"]) == (400, True)
+    body = {"input": {"body": 7, "path": "/deep/b"}}
+    assert client.post("/predictions", json=body).json()["output"] == {"other": 7}
+    assert client.get("/health-check").json()["status"] == "READY"
+
+
+@pytest.mark.parametrize(
+    ("made", "path"),
+    [
+        ('SquareAPI(api_path="/own/path")', "/own/path"),
+        ("SquareAPI(api_path=PATH + '')", "/predict"),  # computed
+    ],
+)
+def test_a_model_has_its_path(start: Start, made: str, path: str) -> None:
+    text = SIMPLE.replace("SquareAPI()", made).replace(
+        "import litserve as ls", 'import litserve as ls\n    PATH = "/x"'
+    )
+    client = start(text)
+    assert client.post(path, json={"input": 4}).json()["output"] == 16
+    assert client.post("/predict", json={"input": 4}).json()["output"] == 16
+    assert client.post("/x", json={"input": 4}).status_code == 404
 
 
 FAULTS = [
-    (SEVERAL, "", "it has 2 models (/a, /b): name one with `parameters: {api_path: ...}`"),
+    (SEVERAL.replace('"/a"', '"/a", enable_async=True'), "", "its model /a is async, or has a spec: name one with"),
+    (SEVERAL.replace("/a", "/deep/b"), "", "it has several models with the same api_path (/deep/b)"),
     (SEVERAL, "parameters: {api_path: /c}", "there is no LitAPI with the api_path '/c'"),
     (
         SIMPLE.replace("SquareAPI()", "SquareAPI(spec=ls.OpenAIEmbeddingSpec())"),

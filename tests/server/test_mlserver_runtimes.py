@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from tests.support.packages import packages
-from tests.support.servers import ServerProcess, listening_ports
+from tests.support.servers import ServerProcess, listening_ports, wait_for_waiting
 
 DISTANCES = """
     import json
@@ -126,6 +128,34 @@ STREAM = """
             for word in text.split():
                 await asyncio.sleep(0)
                 yield InferenceResponse(model_name=self.name, outputs=[StringCodec.encode_output("output", [word])])
+"""
+SHARED = """
+    import json
+    from pathlib import Path
+
+    import numpy as np
+    from mlserver import MLModel
+    from mlserver.codecs import NumpyCodec, StringCodec
+    from mlserver.errors import MLServerError
+    from mlserver.types import InferenceResponse, Parameters
+
+    class Sums(MLModel):
+        async def predict(self, payload):
+            x = self.decode(payload.inputs[0], default_codec=NumpyCodec)
+            hint = payload.parameters.model_dump().get("hint", 1)
+            if (x == -1).any():
+                Path(__file__).with_name("gate").open().read()
+            if (x == 7).any():
+                raise MLServerError("seven", status_code=422)
+            if hint == "whole":
+                return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("sum", x.sum(axis=0))])
+            sums = x.sum(axis=1) * hint
+            outputs = [
+                NumpyCodec.encode_output("sum", sums),
+                StringCodec.encode_output("text", [f"{each:g} of {len(x)}" for each in sums]),
+            ]
+            kind = payload.parameters.content_type or "none"
+            return InferenceResponse(model_name=self.name, parameters=Parameters(kind=kind), outputs=outputs)
 """
 POINTS = {"name": "points", "datatype": "FP32", "shape": [1, 2], "data": [3, 4]}
 Start = Callable[..., tuple[httpx.Client, ServerProcess]]
@@ -284,6 +314,124 @@ def test_a_stream(start: Start) -> None:
     body = {"input": {"tensors": {"prompt": ["a b"]}}}
     outputs = client.post("/models/own/predictions", json=body).json()["output"]
     assert [each["output"]["data"] for each in outputs] == [[["a"]], [["b"]]]
+
+
+def events_of(answer: httpx.Response) -> list[Any]:
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    events = answer.text.split("\n\n")
+    assert events.pop() == ""
+    return [json.loads(each.removeprefix("data: ")) for each in events]
+
+
+def test_a_stream_as_clients_of_mlserver_ask_for_it(start: Start) -> None:
+    client, _ = start(STREAM, "Words", "--max-body-size", "8MiB")
+    text = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["a b"]}
+    output = {"name": "output", "datatype": "BYTES", "shape": [1, 1]}
+    for path in ("infer_stream", "generate_stream", "versions/1/infer_stream"):
+        answer = client.post(f"/v2/models/own/{path}", json={"id": "7", "inputs": [text]})
+        assert events_of(answer) == [
+            {"id": "7", "model_name": "own", "model_version": "1", "outputs": [{**output, "data": [word]}]}
+            for word in ("a", "b")
+        ]
+    answer = client.post("/v2/models/own/generate", json={"inputs": [text]})
+    (whole,) = answer.json()["outputs"]
+    assert (whole["shape"], whole["data"]) == ([2, 1], ["a", "b"])
+    long = "x" * 2_000_000  # read by another process
+    for data, words in (([f"{long} b"], [long, "b"]), (["x b"], ["x", "b"])):
+        given = {**text, "data": data}
+        found = events_of(client.post("/v2/models/own/infer_stream", json={"inputs": [given]}))
+        assert [each["outputs"][0]["data"][0] for each in found] == words
+        whole = client.post("/v2/models/own/generate", json={"inputs": [given]}).json()["outputs"][0]
+        assert whole["data"] == words
+    wrong = {**text, "shape": [2]}
+    assert "its shape takes 2" in client.post("/v2/models/own/infer_stream", json={"inputs": [wrong]}).json()["error"]
+    binary = {"inputs": [text], "parameters": {"binary_data_output": True}}
+    answer = client.post("/v2/models/own/generate_stream", json=binary)
+    assert (answer.status_code, "leave out binary_data" in answer.json()["error"]) == (400, True)
+    two = client.post("/v2/models/own/infer_stream", json={"inputs": [{**text, "data": ["a", "b"], "shape": [2]}]})
+    assert (two.status_code, "too many values" in two.json()["error"]) == (500, True)
+
+
+def test_a_text_as_data(start: Start) -> None:
+    client, _ = start(CONTENTS, "Contents")
+    text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "é", "parameters": {"content_type": "str"}}
+    assert infer(client, text)["outputs"][1]["data"] == ["list ['é']"]
+    assert "2" in infer(client, {**text, "shape": [2]}, status=400)["error"]
+
+
+# requests that share calls
+
+
+class Asker:
+    """Asks while the model is held at its gate."""
+
+    def __init__(self, client: httpx.Client, gate: Path) -> None:
+        self.client = client
+        self.gate = gate
+        os.mkfifo(gate)
+
+    def together(self, *requests: tuple[Any, dict[str, Any]]) -> list[httpx.Response]:
+        """Answer requests that wait for the model at the same moment: rows, and parameters, of each."""
+        with ThreadPoolExecutor(len(requests) + 1) as pool:
+            held = pool.submit(self.ask, [[-1]])
+            with self.gate.open("w"):  # by then it runs
+                waiting = [pool.submit(self.ask, rows, **parameters) for rows, parameters in requests]
+                wait_for_waiting(self.client, len(requests))
+            answers = [each.result() for each in waiting]
+        assert texts_of(held.result()) == ["-1 of 1"]
+        return answers
+
+    def ask(self, rows: list[list[float]], **parameters: Any) -> httpx.Response:
+        x = {"name": "x", "datatype": "FP64", "shape": [len(rows), len(rows[0])], "data": np.ravel(rows).tolist()}
+        return self.client.post("/v2/models/own/infer", json={"inputs": [x], "parameters": parameters, "id": "7"})
+
+
+def texts_of(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    total, text = answer.json()["outputs"]
+    assert [f"{each:g}" for each in total["data"]] == [each.partition(" ")[0] for each in text["data"]]
+    texts: list[str] = text["data"]
+    return texts
+
+
+def test_requests_share_calls(start: Start, tmp_path: Path) -> None:
+    client, _ = start(SHARED, "Sums", max_batch_size=8, max_batch_time=0.5)
+    asker = Asker(client, tmp_path / "own/gate")
+    answers = asker.together(
+        ([[1]], {}), ([[2], [3]], {}), ([[4]], {"hint": 10}), ([[4]], {"content_type": "np"}), ([[5, 5]], {})
+    )
+    assert list(map(texts_of, answers)) == [["1 of 3"], ["2 of 3", "3 of 3"], ["40 of 1"], ["4 of 1"], ["10 of 1"]]
+    assert [answer.json()["parameters"]["kind"] for answer in answers] == ["none", "none", "none", "np", "none"]
+    assert {answer.json()["id"] for answer in answers} == {"7"}
+    bad, good, other = asker.together(([[7]], {}), ([[2]], {}), ([[3]], {}))
+    assert (bad.status_code, bad.json()) == (400, {"error": "seven"})
+    assert [texts_of(good), texts_of(other)] == [["2 of 1"], ["3 of 1"]]
+
+
+def test_outputs_that_cannot_be_cut_end_it(start: Start, tmp_path: Path) -> None:
+    client, process = start(SHARED, "Sums", max_batch_size=8, max_batch_time=0.5)
+    asker = Asker(client, tmp_path / "own/gate")
+    answers = asker.together(*[([[each]], {"hint": "whole"}) for each in (1, 2)])
+    assert [answer.json()["outputs"][0]["data"] for answer in answers] == [[1], [2]]
+    assert list(map(texts_of, asker.together(([[1]], {}), ([[2]], {})))) == [["1 of 1"], ["2 of 1"]]
+    process.popen.terminate()
+    assert "requests do not share calls any more: output 'sum' has the shape [1, 1] for 2 rows" in str(
+        process.read_to_the_end()
+    )
+
+
+def test_without_a_time_no_calls_are_shared(start: Start, tmp_path: Path) -> None:
+    client, _ = start(SHARED, "Sums", max_batch_size=8)
+    asker = Asker(client, tmp_path / "own/gate")
+    assert list(map(texts_of, asker.together(([[1]], {}), ([[2]], {})))) == [["1 of 1"], ["2 of 1"]]
+
+
+def test_streams_share_no_calls(start: Start) -> None:
+    client, process = start(STREAM, "Words", max_batch_size=8, max_batch_time=0.5)
+    text = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["a b"]}
+    assert infer(client, text)["outputs"][0]["data"] == ["a", "b"]
+    process.popen.terminate()
+    assert "requests do not share calls of Words.predict_stream()" in str(process.read_to_the_end())
 
 
 # what cannot be

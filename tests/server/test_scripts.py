@@ -175,6 +175,73 @@ def test_sagemaker_in_one_function(start: Start) -> None:
     assert (answer.text, answer.headers["content-type"]) == ("cba!", "text/plain")
 
 
+NO_LOAD = """
+    def predict_fn(data, model, context):
+        assert context.system_properties["model_dir"]
+        assert tuple(data.shape) == (2, 2) and str(data.dtype) == "torch.float32", data
+        return model(data) + 1
+"""
+ONLY_OUTPUT = """
+    import json
+
+    def output_fn(prediction, accept):
+        return json.dumps({"found": prediction}), accept
+"""
+PIPELINES = """
+    def pipeline(task, model, device, **parts):
+        folder = __import__("os").path.basename(model)
+
+        def ask(inputs, **parameters):
+            return [{"task": task, "in": folder, "of": sorted(parts), "text": str(inputs), "by": str(parameters)}]
+
+        return ask
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ["model.pt", "other.pth"])
+def test_a_file_of_torch_script_is_loaded_without_model_fn(start: Start, tmp_path: Path, name: str) -> None:
+    import torch
+
+    linear = torch.nn.Linear(2, 1)
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    with torch.no_grad():
+        wanted = (linear(torch.tensor(rows)) + 1).tolist()
+    (tmp_path / "scripted").mkdir()
+    torch.jit.script(linear).save(str(tmp_path / "scripted" / name))
+    client = start("code/inference.py", NO_LOAD)
+    assert client.post("/invocations", json=rows).json() == pytest.approx(np.array(wanted))
+    answer = client.post("/invocations", content="1,2\n3,4\n", headers={"content-type": "text/csv"})
+    assert answer.json() == pytest.approx(np.array(wanted))
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "parts"),
+    [
+        ({"architectures": ["BertForSequenceClassification"]}, "text-classification", ["tokenizer"]),
+        ({}, "image-classification", ["feature_extractor"]),
+    ],
+)
+def test_a_pipeline_is_loaded_without_model_fn(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Any, task: str, parts: list[str]
+) -> None:
+    code = tmp_path / "scripted/code"
+    code.mkdir(parents=True)
+    (tmp_path / "scripted/config.json").write_text(json.dumps(config))
+    (code / "transformers.py").write_text(textwrap.dedent(PIPELINES))  # in the place of the package
+    if not config:
+        monkeypatch.setenv("HF_TASK", task)
+    client = start("code/inference.py", ONLY_OUTPUT)
+    answer = client.post("/invocations", json={"inputs": "a", "parameters": {"top_k": 1}})
+    found = {"task": task, "in": "scripted", "of": parts, "text": "a", "by": "{'top_k': 1}"}
+    assert answer.json() == {"found": [found]}
+    csv = {"content-type": "text/csv"}
+    answer = client.post("/invocations", content="inputs\na\nb\n", headers=csv)
+    assert answer.json()["found"][0]["text"] == "['a', 'b']"
+    answer = client.post("/invocations", content="a\nb\n", headers=csv)
+    assert (answer.status_code, "names of columns" in answer.json()["error"]) == (400, True)
+
+
 def test_sagemaker_with_a_script_of_another_name(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGEMAKER_PROGRAM", "entry.py")
     client = start("code/entry.py", FULL)
@@ -366,6 +433,12 @@ def test_scripts_in_a_folder_of_models(tmp_path: Path, server_process: Callable[
 
 FAULTS: list[tuple[str, str, str, str]] = [
     ("inference.py", TRANSFORM + "\n    def predict_fn(data, model): ...\n", "", "transform_fn() and predict_fn()"),
+    (
+        "inference.py",
+        NO_LOAD,
+        "",
+        "it has no function model_fn(model_dir), and beside it is nothing that SageMaker loads",
+    ),
     ("inference.py", FULL, "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),
     ("handler.py", "class EndpointHandler: ...\n", "", "EndpointHandler is a class with __call__(self, data)"),
     ("score.py", SCORE + "\n    init = 7\n", "", "init() and run(raw_data) are functions"),

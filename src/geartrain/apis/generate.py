@@ -8,6 +8,7 @@ Source: the document of the generate extension; observed Triton, section 12, whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ from geartrain.domain.tensors.tensor import (
 _TEXT_INPUT: Final = "text_input"
 _TEXT_OUTPUT: Final = "text_output"
 _PROMPT: Final = "prompt"
+_INPUTS: Final = "inputs"
+_INPUTS_MEMBER: Final = b'"inputs"'
+_LIST_OF_OBJECTS: Final = re.compile(rb"\[\s*\{")
 _OWN: Final = frozenset({"id", "parameters"})
 _TEXTS: Final = frozenset({"string", "secret"})
 _SCALARS: Final = frozenset({*_TEXTS, "integer", "number", "boolean", "path", "file"})
@@ -72,6 +76,23 @@ def read_request(body: bytes | bytearray, signature: Signature, view: TensorView
     carry. Other values are checked when the prediction is made.
     """
     return make_request(read_members(body), signature, view)
+
+
+def holds_tensors(body: bytes | bytearray, signature: Signature, view: TensorView) -> bool:
+    """True for an infer request, as clients of MLServer send it to these paths: its `inputs` is a list of objects.
+
+    A model with an input of that name gets it as such.
+    """
+    if _INPUTS_MEMBER not in body:
+        return False
+    names = {*(field.name for field in signature.inputs), *(spec.name for spec in view.inputs)}
+    if _INPUTS in names:
+        return False
+    try:
+        value = _decode_members(body).get(_INPUTS)
+    except (ValueError, RecursionError):
+        return False
+    return value is not None and _LIST_OF_OBJECTS.match(value) is not None
 
 
 def make_request(members: _Members, signature: Signature, view: TensorView) -> GenerateRequest:

@@ -171,6 +171,8 @@ def _contents(request: RequestJson, data: list[Any]) -> list[Buffer | None]:
 def _data(one: InputJson, data: Any, shown: str) -> Buffer:
     if isinstance(data, memoryview):  # read before
         return data
+    if one.datatype == "BYTES" and type(data) is msgspec.Raw and bytes(memoryview(data)[:1]) == b'"':
+        data = msgspec.Raw(b"[%b]" % bytes(data))  # a text alone is one element, as in MLServer
     read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
     contents: Buffer = read(shown, one.datatype, data, count=count_of(one.shape))
     return contents

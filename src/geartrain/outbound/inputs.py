@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import re
 import ssl
@@ -31,6 +33,9 @@ _AT_ONCE = 8  # downloads of one prediction
 _MOST_FILES = 10_000  # of one prediction: a body of empty data: URLs must not use up the file system's inodes
 _SMALL = 1 << 18  # characters of a data: URL decoded and written within a fraction of a millisecond
 _LONGEST_SHOWN = 100  # characters of a value in a sentence
+_MAX_DIGESTED = 1 << 30  # bytes of the files of one prediction: about a second in a thread
+_DIGESTED_AT_ONCE = 2  # predictions of a model, so that other work finds a thread
+_BLOCK = 1 << 20  # bytes read at a time
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):")
 _WANTED = "send an http:, https: or data: URL"
 
@@ -65,6 +70,7 @@ class InputFiles:
         self._user_agent = user_agent or "geartrain"
         self._on_bytes = on_bytes
         self._tls: ssl.SSLContext | None = None
+        self._gate = asyncio.Semaphore(_DIGESTED_AT_ONCE)
 
     def needed(self, values: dict[str, Any]) -> bool:
         """True if an input may hold files; a look-up or two."""
@@ -115,6 +121,17 @@ class InputFiles:
         for place, path in job.done:
             place.put(path)
         return copied
+
+    async def digests(self, folder: Path) -> dict[str, str] | None:
+        """Return extension and digest of each file in `folder` by its path.
+
+        None if they have more than 1 GiB together, or cannot be read.
+        """
+        async with self._gate:
+            try:
+                return await off_loop(_digests, folder)
+            except OSError:
+                return None
 
     def _split(self, places: list[FilePlace]) -> tuple[list[tuple[FilePlace, Path]], list[FilePlace]]:
         """Tell the operator's own files, which are paths below `root`, from those that have to be fetched."""
@@ -187,6 +204,22 @@ class _Fetch:
         self._made.append(path)
         self.done.append((place, path))
         return os.fdopen(descriptor, "wb")
+
+
+def _digests(folder: Path) -> dict[str, str] | None:
+    with os.scandir(folder) as entries:
+        paths = [entry.path for entry in entries]
+    if sum(Path(path).stat().st_size for path in paths) > _MAX_DIGESTED:
+        return None
+    return {path: _digest(path) for path in paths}
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    with Path(path).open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"{digest.hexdigest()}{Path(path).suffix}"
 
 
 def _tls_context() -> ssl.SSLContext:

@@ -92,6 +92,7 @@ class OutputFiles:
 
     def __init__(self, sink: OutputSink | None = None) -> None:
         self._sink: OutputSink = InlineSink() if sink is None else sink
+        self.holds_content = sink is None
         self._names = UniqueNames()
         self._gate = asyncio.Semaphore(self._sink.at_once)
 

@@ -113,13 +113,14 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
 }
 """Their names for people."""
 KSERVE: Final = "kserve"
+LITSERVE: Final = "litserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)
 """The backends of files of Python, which may load the files beside them."""
 
 
 def is_sagemaker(path: Path) -> bool:
-    """True if a file of Python has the function that loads a model for SageMaker."""
-    return _defines(path, rb"(async\s+)?def\s+model_fn\b")
+    """True if a file of Python has a function of a script for SageMaker; each may be left out."""
+    return _defines(path, rb"(async\s+)?def\s+(model|input|predict|output|transform)_fn\b")
 
 
 def has_sagemaker(folder: Path) -> bool:

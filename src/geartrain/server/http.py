@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from geartrain.authoring.litserve import api_paths
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.ipc.memory import BodyMemory
-from geartrain.project.formats import SCRIPT_APIS
+from geartrain.project.formats import LITSERVE, SCRIPT_APIS
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.app import App
@@ -78,12 +79,22 @@ def _routes(
         return routes
     from geartrain.transport.bodies.foreign import with_foreign  # few servers have any
 
-    return with_foreign(routes, apis, catalogue, max_body=options.max_body_bytes)
+    paths = _own_paths(options.source)
+    return with_foreign(routes, apis, catalogue, max_body=options.max_body_bytes, paths=paths)
 
 
 def _own_api(source: ModelSource | Repository) -> str:
     """Return the name of the endpoints that a script was written for, where it is served alone; else an empty one."""
     return "" if isinstance(source, Repository) else SCRIPT_APIS.get(source.backend or "", "")
+
+
+def _own_paths(source: ModelSource | Repository) -> list[str]:
+    """Return the paths of the models of a file for LitServe that is served alone."""
+    if isinstance(source, Repository) or source.backend != LITSERVE or source.file is None:
+        return []
+    wanted = source.options.get("api_path")
+    paths = api_paths(source.file.read_text(errors="replace")) if source.file.is_file() else []
+    return paths if wanted is None else [path for path in paths if path == wanted]
 
 
 def _openai_routes(app: App, bodies: LargeBodies) -> list[Route]:

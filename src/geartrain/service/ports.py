@@ -101,6 +101,12 @@ class InputFilesPort(Protocol):
     async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
         """Return the input with local paths; raise `DownloadError` with a sentence for the client."""
 
+    async def digests(self, folder: Path) -> dict[str, str] | None:
+        """Return, for the path of each file in `folder`, a text that only equal files have.
+
+        Files are equal if their bytes and extensions are. None if they are too large, or cannot be read.
+        """
+
 
 class WebhookSenderPort(Protocol):
     """Sends webhooks. Nothing that a receiver does makes it raise."""
@@ -123,6 +129,10 @@ class WebhookSenderPort(Protocol):
 
 class OutputFilesPort(Protocol):
     """Makes URLs of the files in the outputs of one prediction."""
+
+    @property
+    def holds_content(self) -> bool:
+        """True if each URL holds the bytes of its file, so that it never becomes stale."""
 
     async def deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
         """Return the JSON with a URL for every file; raise `OutputFileError` with a sentence for the client."""

@@ -94,14 +94,21 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
             ExecutionState.OVER,
         }
     ),
-    ExecutionState.SHARING: frozenset({ExecutionState.OVER}),
+    # Closing: the files of its input are still being removed.
+    ExecutionState.SHARING: frozenset({ExecutionState.CLOSING, ExecutionState.OVER}),
     # Over: the store has refused it, or it was canceled meanwhile.
     ExecutionState.CLAIMING: frozenset(
         {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}
     ),
-    # Over: its admission failed before the first file was fetched.
+    # Over: its admission failed before the first file was fetched. Closing, without a run: its answer is kept.
     ExecutionState.PREPARING: frozenset(
-        {ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.CLOSING, ExecutionState.OVER}
+        {
+            ExecutionState.WAITING,
+            ExecutionState.SHARING,
+            ExecutionState.ASSIGNED,
+            ExecutionState.CLOSING,
+            ExecutionState.OVER,
+        }
     ),
     ExecutionState.WAITING: frozenset(
         {ExecutionState.ASSIGNED, ExecutionState.PREFETCHED, ExecutionState.CLOSING, ExecutionState.OVER}

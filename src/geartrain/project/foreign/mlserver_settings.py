@@ -152,13 +152,12 @@ def _own_settings(
 ) -> Settings:
     """Return the settings of a class: it gets the whole document."""
     remarks = list(_passed_over(document, {**parameters, **dict.fromkeys(_OF_CLASSES)}, server, is_own=True))
-    if _batching(document) is not None:
-        remarks.append("`max_batch_size` is passed over: a class gets one request at a time")
     return Settings(
         origin=MLSERVER_NAME,
         backend=MLSERVER,
         file=own.file,
         parameters={"class": own.name, "settings": dict(document)},
+        batching=_batching(document),
         replicas=_replicas(document, server),
         remarks=tuple(f"{MLSERVER_NAME}: {sentence}" for sentence in remarks),
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.scheduling.answers import Answers, SharedRun, replay
 from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.files import Digests
 from geartrain.service.scheduling.tracing import telling
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ MAX_TENSORS: Final = 16 * 1024**2
 """Bytes of the tensors of an input that has a key: they are hashed on the loop."""
 
 _NO_DEFAULTS: Final[Mapping[str, Any]] = {}
+_NO_FILES: Final[Digests] = {}
 _EXACT: Final = 2**53  # whole numbers up to it are floats without loss
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -39,9 +42,7 @@ def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, 
     key = key_of(new, share=answers.settings.share, defaults=deployment.interface.defaults)
     if key is None:
         return None
-    is_fresh = new.request.cache == "no-cache"
-    kept = None if is_fresh else answers.find(key)
-    run = None if is_fresh or kept is not None else answers.join(key)
+    kept, run = _look_up(answers, key, new)
     begun = _begin(deployment, new) if kept is None and run is None else None
     member: Execution | None = None
     try:
@@ -67,6 +68,50 @@ def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, 
     return member.prediction
 
 
+def after_files(
+    deployment: Deployment, answers: Answers | None, new: NewPrediction
+) -> Callable[[Execution, Digests], None] | None:
+    """Return the step of a prediction whose input files have been fetched; None if its answer is not to be kept."""
+    if answers is None or not _may_have_key(new):
+        return None
+    return lambda member, digests: _go_on(deployment, answers, new, member=member, digests=digests)
+
+
+def _go_on(
+    deployment: Deployment, answers: Answers, new: NewPrediction, *, member: Execution, digests: Digests
+) -> None:
+    """Give a prediction whose files are there an answer, as `create_cached` does; it has a place in the queue."""
+    local = member.item.input
+    defaults = deployment.interface.defaults
+    key = key_of(new, share=answers.settings.share, defaults=defaults, local=local, digests=digests)
+    if key is None:
+        deployment.scheduler.submit(member)
+        return
+    kept, run = _look_up(answers, key, new)
+    if kept is not None or run is not None:
+        _answer(member, kept, run)
+        return
+    try:
+        begun = _begin(deployment, msgspec.structs.replace(new, queue=sys.maxsize))  # the place is that of the member
+    except GeartrainError as error:
+        member.refuse(error)
+        return
+    begun.take_files(member)
+    begun.shared = SharedRun(answers, key, begun)
+    _answer(member, None, begun.shared)
+    deployment.scheduler.submit(begun)
+
+
+def _look_up(
+    answers: Answers, key: bytes, new: NewPrediction
+) -> tuple[tuple[Prediction, float] | None, SharedRun | None]:
+    """Return a kept answer with its age, or else the run of an equal request; None for what there is not."""
+    if new.request.cache == "no-cache":
+        return None, None
+    kept = answers.find(key)
+    return kept, None if kept is not None else answers.join(key)
+
+
 def _begin(deployment: Deployment, new: NewPrediction) -> Execution:
     """Admit the run for all: it has neither the id of a client nor its time limit."""
     schedule = msgspec.structs.replace(new.schedule, timeout=None)
@@ -77,12 +122,13 @@ def _begin(deployment: Deployment, new: NewPrediction) -> Execution:
 
 
 def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: SharedRun | None) -> None:
-    record, counts = member.record, member.scheduler.context.counts
+    record, context = member.record, member.scheduler.context
+    counts = context.counts
     if kept is not None:
         answer, age = kept
         record.cache, record.age = "hit", int(age)
         replay(member, answer)
-        counts.add_hit(record.completed - record.admitted)
+        counts.add_hit((record.completed or context.clock()) - record.admitted)
     elif run is not None and run.has_members:
         record.cache = "shared"
         counts.add_hit(0.0)
@@ -93,23 +139,52 @@ def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: Share
         run.add(member)
 
 
-def key_of(new: NewPrediction, *, share: bool, defaults: Mapping[str, Any] = _NO_DEFAULTS) -> bytes | None:
+def _may_have_key(new: NewPrediction) -> bool:
+    """True unless the answer of a request is its client's alone."""
+    return new.request.cache != "no-store" and not new.nested and new.output_prefix is None
+
+
+def key_of(
+    new: NewPrediction,
+    *,
+    share: bool,
+    defaults: Mapping[str, Any] = _NO_DEFAULTS,
+    local: bytes | None = None,
+    digests: Digests = _NO_FILES,
+) -> bytes | None:
     """Return the key of a request, which equal ones have; None for one whose answer is not to be kept.
 
-    An input that is left out counts as its value in `defaults`.
+    An input that is left out counts as its value in `defaults`. `local`: the input with paths in place of files, which
+    count as their digests.
     """
     tensors = new.tensors or ()
-    if new.request.cache == "no-store" or new.nested or new.attachments is not None or new.output_prefix is not None:
-        return None
-    if len(new.input) > MAX_JSON or sum([len(tensor.data) for tensor in tensors]) > MAX_TENSORS:
+    given = new.input if local is None else local
+    if not _may_have_key(new) or len(given) > MAX_JSON or sum([len(tensor.data) for tensor in tensors]) > MAX_TENSORS:
         return None
     principal = "" if share or new.principal is ANYONE else new.principal.name
-    beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal)
-    digest = hashlib.blake2b(_encode_sorted((_filled(_decode(new.input), defaults), beside)), digest_size=32)
+    values = _decode(given)
+    files = _take_out(values, digests) if digests else ()
+    beside = (new.tensors is None, new.context, new.parameters, new.inline, new.pieces, principal, files)
+    digest = hashlib.blake2b(_encode_sorted((_filled(values, defaults), beside)), digest_size=32)
     for tensor in tensors:
         digest.update(_encode_sorted((tensor.name, tensor.datatype, tensor.shape, len(tensor.data))))
         digest.update(tensor.data)
     return digest.digest()
+
+
+def _take_out(values: dict[str, Any], digests: Digests) -> list[tuple[list[str | int], str]]:
+    """Leave None in the place of each file; return the places with the digests."""
+    found: list[tuple[list[str | int], str]] = []
+    rest: list[tuple[Any, list[str | int]]] = [(values, [])]
+    while rest:
+        holder, at = rest.pop()
+        for key, value in list(holder.items() if type(holder) is dict else enumerate(holder)):
+            if type(value) is str and value in digests:
+                holder[key] = None
+                found.append(([*at, key], digests[value]))
+            elif type(value) is dict or type(value) is list:
+                rest.append((value, [*at, key]))
+    return sorted(found, key=str)
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Admission, Interface, NewPrediction
-from geartrain.service.models.cached import create_cached
+from geartrain.service.models.cached import after_files, create_cached
 from geartrain.service.models.durable import create_durable
 from geartrain.service.models.nested import ModelCaller
 from geartrain.service.models.predictions import Executions, Predictions
@@ -38,6 +38,7 @@ from geartrain.service.scheduling.context import (
     Clocks,
     OnPrint,
     RunContext,
+    TimeLimit,
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
@@ -52,6 +53,7 @@ from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.openai_model import OpenAIModel
+    from geartrain.outbound.answer_folder import AnswerFolder
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -95,6 +97,7 @@ class DeploymentSettings:
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
     cache: CacheSettings | None = None  # of its answers; None: as the model declares
+    answers: AnswerFolder | None = None  # those that outlive the server
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
@@ -187,6 +190,7 @@ class Deployment:
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
         self._answers: Answers | None = None
+        self._restoring: asyncio.Task[None] | None = None
         self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
         self._openai: OpenAIModel | None = None
@@ -237,6 +241,8 @@ class Deployment:
             await self.executions.drain(STOP_GRACE)
         if self._answers is not None:
             self._answers.clear()  # the deployment itself may be referred to for a while
+        if self.settings.answers is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.settings.answers.close)
         await self.workers.stop(STOP_GRACE)
 
     @property
@@ -290,7 +296,7 @@ class Deployment:
             if values is None:
                 self.scheduler.submit(execution)
             else:
-                execution.prepare(values, new.attachments)
+                execution.prepare(values, new.attachments, after_files(self, self._answers, new))
             if new.webhook is not None:
                 with telling(self.scheduler.context.traces, new.request):
                     self.webhooks().follow(execution.prediction, new.webhook)
@@ -350,8 +356,8 @@ class Deployment:
                 self._on_over(execution)
 
     def _on_over(self, execution: Execution) -> None:
-        if execution.shared is not None and execution.delivery is not None:
-            execution.shared.has_files = True
+        if execution.shared is not None and execution.delivery is not None and execution.delivery.leads_elsewhere:
+            execution.shared.leads_elsewhere = True
         self.predictions.remove(execution)
         executions = self.executions
         executions.live.discard(execution)
@@ -445,14 +451,20 @@ class Deployment:
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
-        cache = effective_cache(self.settings.cache, info.cache)
-        self._answers = (
-            None
-            if cache is None
-            else Answers(cache, history=self.settings.history, clock=self.scheduler.context.steady)
-        )
+        self._answers = self._keep_answers(effective_cache(self.settings.cache, info.cache))
         self.scheduler.configure(info)
         self.loaded.set()
+
+    def _keep_answers(self, cache: CacheSettings | None) -> Answers | None:
+        if self._answers is not None:
+            self._answers.clear()
+        if cache is None:
+            return None
+        settings, clock = self.settings, self.scheduler.context.steady
+        answers = Answers(cache, history=settings.history, clock=clock, start_timer=TimeLimit, folder=settings.answers)
+        if settings.answers is not None:
+            self._restoring = asyncio.ensure_future(answers.restore(model=self.name, version=self.version))
+        return answers
 
     def _input_files(self, info: WorkerInfo, *, root: Path | None = None) -> InputFilesPort:
         return self.outbound.input_files(info.signature, self.settings.user_agent, root=root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.ports import FolderPort
 from geartrain.service.scheduling.context import TimeLimit
 from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
-from geartrain.service.scheduling.files import Attachments, Delivery, Preparation
+from geartrain.service.scheduling.files import Attachments, Delivery, Digests, Preparation
 from geartrain.service.statistics import Fault
 
 if TYPE_CHECKING:
@@ -162,15 +162,24 @@ class Execution:
             self.item = msgspec.structs.replace(self.item, request=self.trace.request_of_run(request))
             self.trace.follow(self.prediction)
 
-    def prepare(self, values: dict[str, Any], attachments: Attachments | None) -> None:
-        """Fetch the files of the decoded input, and submit the execution when they are there."""
+    def prepare(
+        self,
+        values: dict[str, Any],
+        attachments: Attachments | None,
+        then: Callable[[Execution, Digests], None] | None = None,
+    ) -> None:
+        """Fetch the files of the decoded input, and submit the execution when they are there.
+
+        Where the files have digests, `then` is called in place of submitting it.
+        """
         context = self._scheduler.context
         folder = attachments.folder if attachments is not None and attachments.files else context.new_folder()
         preparation = self._preparation = Preparation(
             context.input_files() if self.nested is None else context.own_files(),
             folder,
             attachments=attachments,
-            on_ready=self._on_ready,
+            has_digests=then is not None,
+            on_ready=functools.partial(self._on_ready, then),
             on_end=self._on_unprepared,
         )
         self._step(_S.PREPARING)
@@ -178,10 +187,20 @@ class Execution:
         with nullcontext() if self.trace is None else self.trace.preparing():
             preparation.begin(values)
 
-    def _on_ready(self, local: bytes) -> None:
+    def _on_ready(
+        self, then: Callable[[Execution, Digests], None] | None, local: bytes, digests: Digests | None
+    ) -> None:
         self.item = msgspec.structs.replace(self.item, input=local)
         self.record.ready = self._scheduler.context.clock()
-        self._scheduler.submit(self)
+        if then is None or digests is None:
+            self._scheduler.submit(self)
+        else:
+            then(self, digests)
+
+    def take_files(self, other: Execution) -> None:
+        """Run on the input of another execution, and remove its files at the end."""
+        self.item = msgspec.structs.replace(self.item, input=other.item.input)
+        self._preparation, other._preparation = other._preparation, None
 
     def _on_unprepared(self, outcome: Outcome) -> None:
         self.end(outcome, at=self._scheduler.context.clock())
@@ -194,6 +213,8 @@ class Execution:
         """Get the answer of another run."""
         self._step(_SHARING)
         self.shared = run
+        if self._preparation is not None:
+            self._preparation.begin_removal()
 
     @property
     def place(self) -> int:
@@ -415,7 +436,9 @@ class Execution:
         if self.delivery is None:
             outputs = self._scheduler.context.outputs()
             if self.results is None:
-                files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
+                # A receiver of files is told an id that a client knows.
+                prediction_id = self.prediction.id if self.shared is None else self.shared.first_id
+                files = functools.partial(outputs.of, prediction_id, self.output_prefix, self.record.request)
             else:
                 files = functools.partial(outputs.kept_in, self.results.path)
             self.delivery = Delivery(files, self._discard, packed=self._is_packed(), on_error=self.cancel)
@@ -448,9 +471,22 @@ class Execution:
         """End with the answer of another prediction, without a run."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._preparation is None:
+            self._finish_as(source)
+            return
+        self._step(_S.CLOSING)
+
+        async def close() -> None:
+            if self._preparation is not None:
+                await self._preparation.remove_files()
+            self._finish_as(source)
+
+        self._begin_delivery().after(close)
+
+    def _finish_as(self, source: Prediction) -> None:
         self._step(_OVER)
         self._scheduler.on_over(self)
-        self.shared = None
+        self._preparation = self.delivery = self.shared = None  # see `_finish`
         self.prediction.end_like(source, at=self._scheduler.context.clock())
 
     def _close(self, outcome: Outcome | Refused, delivered: list[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,10 +59,15 @@ def _put(values: dict[str, Any], file: Attachment, value: str | None) -> None:
         values[file.name][file.index] = value
 
 
+Digests = Mapping[str, str]
+"""Digests of the content of local files, by their paths."""
+
+
 class Preparation:
     """The fetching of the files of one input, in a task of its own.
 
-    It ends with exactly one call: of `on_ready`, with the input as JSON with local paths, or of `on_end`.
+    It ends with exactly one call: of `on_ready`, with the input as JSON with local paths and the digests of its files,
+    or of `on_end`. The digests are None unless `has_digests`, and where the files have none.
     """
 
     def __init__(
@@ -71,17 +76,20 @@ class Preparation:
         folder: FolderPort,
         *,
         attachments: Attachments | None,
-        on_ready: Callable[[bytes], None],
+        has_digests: bool,
+        on_ready: Callable[[bytes, Digests | None], None],
         on_end: Callable[[Failed | Canceled], None],
     ) -> None:
         self._files = files
         self._folder = folder
         self._attachments = attachments
+        self._has_digests = has_digests
         self._on_ready = on_ready
         self._on_end = on_end
         self._is_canceled = False
-        self._fetching: asyncio.Task[dict[str, Any]] | None = None
+        self._fetching: asyncio.Task[tuple[dict[str, Any], Digests | None]] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._removal: asyncio.Task[None] | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -98,14 +106,27 @@ class Preparation:
         if self._fetching is not None:
             self._fetching.cancel()
 
+    def begin_removal(self) -> None:
+        """Begin to remove the files: the prediction goes on without them."""
+        if self._removal is None:
+            self._removal = asyncio.ensure_future(self._folder.remove())
+
     async def remove_files(self) -> None:
         """Remove what was fetched, and what came with the request."""
-        await self._folder.remove()
+        if self._removal is None:
+            await self._folder.remove()
+        else:
+            await self._removal
 
-    async def _fetch(self, values: dict[str, Any]) -> dict[str, Any]:
-        if self._files is None:  # another worker has followed, with another signature
-            return values
-        return await self._files.fetch(values, self._folder.path)
+    async def _fetch(self, values: dict[str, Any]) -> tuple[dict[str, Any], Digests | None]:
+        files = self._files
+        # Without `files`, another worker has followed, with another signature.
+        local = values if files is None else await files.fetch(values, self._folder.path)
+        if self._attachments is not None:
+            self._attachments.put_in(local)
+        if files is None or not self._has_digests:
+            return local, None
+        return local, await files.digests(self._folder.path())
 
     async def _run(self, values: dict[str, Any]) -> None:
         # The fetching is a task of its own, so that a cancel before its first step is not lost.
@@ -120,10 +141,8 @@ class Preparation:
             return
         error = fetching.exception()
         if error is None:
-            local = fetching.result()
-            if self._attachments is not None:
-                self._attachments.put_in(local)
-            self._on_ready(msgspec.json.encode(local))
+            local, digests = fetching.result()
+            self._on_ready(msgspec.json.encode(local), digests)
         else:  # the client is told of any error
             message = str(error)
             self._fetching = None
@@ -164,6 +183,7 @@ class Delivery:
         self._worker: asyncio.Task[None] | None = None
         self.error: str | None = None
         self.is_cut = False
+        self.leads_elsewhere = False  # an output has URLs that may become stale
 
     @property
     def is_pending(self) -> bool:
@@ -215,6 +235,8 @@ class Delivery:
 
     async def _deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
         try:
+            if not self._files().holds_content and not all(file.is_output for file in files):
+                self.leads_elsewhere = True
             if self._packed:
                 return await self._deliver_packed(output, files)
             return await self._files().deliver(output, files)

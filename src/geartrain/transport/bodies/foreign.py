@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib import metadata
 from typing import Any, Final
@@ -18,6 +18,7 @@ import msgspec
 
 from geartrain.apis.bodies import PLAIN, BodyForm
 from geartrain.apis.rows import HUGGING_FACE, INSTANCES, INVOCATIONS
+from geartrain.authoring.litserve import USUAL_PATH as LITSERVE_PATH
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue, normal
@@ -81,8 +82,12 @@ def _mlflow_version() -> str:
 class ForeignEndpoints:
     """The endpoints of one server."""
 
-    def __init__(self, catalogue: Catalogue, max_body: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, catalogue: Catalogue, max_body: int, environ: Mapping[str, str], *, paths: Sequence[str] = ()
+    ) -> None:
+        """`paths` are further ones of the script that is served alone."""
         self._catalogue = catalogue
+        self._paths = paths
         self._max_body = max_body
         self._environ = environ
         self._find = finder(catalogue)
@@ -133,8 +138,9 @@ class ForeignEndpoints:
         yield self._ping("/health", HUGGINGFACE)
 
     def litserve(self) -> Iterator[Route]:
-        """`/predict` and `/health` of LitServe."""
-        yield self._post("/predict", PLAIN, LITSERVE)
+        """`/predict` and `/health` of LitServe, and the paths that a script gives its models."""
+        for path in dict.fromkeys((LITSERVE_PATH, *self._paths)):
+            yield self._post(path, PLAIN, LITSERVE)
         yield self._ping("/health", LITSERVE)
 
     def truss(self) -> Iterator[Route]:
@@ -197,13 +203,19 @@ class ForeignEndpoints:
 
 
 def with_foreign(
-    routes: list[Route], apis: str, catalogue: Catalogue, *, max_body: int, environ: Mapping[str, str] = os.environ
+    routes: list[Route],
+    apis: str,
+    catalogue: Catalogue,
+    *,
+    max_body: int,
+    environ: Mapping[str, str] = os.environ,
+    paths: Sequence[str] = (),
 ) -> list[Route]:
     """Return `routes` with the endpoints named in `apis`. Those of a path that is there come before it.
 
-    `environ` has the variables of the platform.
+    `environ` has the variables of the platform; `paths` are further ones of the script that is served alone.
     """
-    endpoints = ForeignEndpoints(catalogue, max_body, environ)
+    endpoints = ForeignEndpoints(catalogue, max_body, environ, paths=paths)
     found: dict[tuple[str, str], Route] = {}
     makers: dict[str, Callable[[], Iterator[Route]]] = {
         "sagemaker": endpoints.sagemaker,

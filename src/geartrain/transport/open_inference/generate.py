@@ -1,4 +1,4 @@
-"""The generate extension: `POST v2/models/{name}[/versions/{version}]/generate` and `…/generate_stream`.
+"""The generate extension: `POST v2/models/{name}[/versions/{version}]/generate`, `…/generate_stream`, `…/infer_stream`.
 
 The outputs of a run are one JSON object, or one event each as they come.
 """
@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
+
 from geartrain.apis import generate, open_inference
 from geartrain.apis.generate import GenerateView
+from geartrain.apis.open_inference import ALL_JSON
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, Event, Output
+from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models import inference
-from geartrain.service.models.admission import CheckedInput
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
-from geartrain.transport.large_bodies import GenerateBody, LargeBodies
+from geartrain.transport.large_bodies import GenerateBody, InferBody, LargeBodies, read_aside
 from geartrain.transport.open_inference.exchanges import ModelExchange, RunHead, ServerContext
 from geartrain.transport.runs import DIRECT_LIMIT, start
 from geartrain.transport.wire.exchange import Answer, AnswerStream, Body, ClientGoneError, Responder
@@ -95,26 +99,103 @@ class Generation:
         self._deployment.predictions.abandon(self.prediction)
 
 
-class GenerateExchange(ModelExchange):
-    """One request that is answered with exactly one response, whatever the model gives."""
+class TensorGeneration(Generation):
+    """A prediction for a client of MLServer: it sends an infer request, and gets infer responses."""
 
-    __slots__ = ("_generation",)
+    def __init__(
+        self, deployment: Deployment, body: Body | InferBody, origin: RequestContext, *, context: ServerContext
+    ) -> None:
+        """Start the prediction that a request's body asks for; raises `GeartrainError`."""
+        interface = deployment.interface
+        view = interface.view
+        if isinstance(body, InferBody):
+            request, forms, bound, checked = body.request, body.forms, body.bound, body.checked
+        else:
+            request, forms = open_inference.read_request(body, None, view, fetch=context.regions.read)
+            bound, checked = view.bind(request.inputs), None
+        if forms.binary or forms.places or any(forms.binary_of.values()):
+            msg = "outputs come in JSON here: leave out binary_data and shared memory, or use infer"
+            raise GeartrainError(Code.INVALID_INPUT, msg)
+        open_inference.check_forms(view, request.outputs, forms)
+        self._deployment = deployment
+        self._interface = interface
+        self._context = context
+        self._request = request
+        self.prediction = inference.create_bound(deployment, request, bound, origin=origin, checked=checked)
+
+    def whole(self) -> bytes:
+        """Return the one response of a run that is over; raises `GeartrainError` if it failed."""
+        return self._written(inference.response(self._deployment, self.prediction, self._request))
+
+    async def whole_aside(self, bodies: LargeBodies) -> Buffer:
+        """Make the whole answer, without holding the loop."""
+        inference.check_success(self._deployment, self.prediction)
+        outputs = await bodies.outputs(self._interface, self.prediction.chunks)
+        response = inference.response(self._deployment, self.prediction, self._request, outputs=outputs)
+        return await self._written_aside(response, bodies)
+
+    async def event(self, event: Event, bodies: LargeBodies) -> tuple[Buffer, ...]:
+        """Return the response for an event of the run, if there is one; raises `GeartrainError` if the run failed."""
+        if type(event) is Output:
+            outputs = await bodies.outputs(self._interface, (event.chunk,), is_whole=False)
+            response = inference.response_of(self._deployment, event.chunk, self._request, outputs=outputs)
+            if len(event.chunk) > DIRECT_LIMIT:
+                return generate.event_parts(await self._written_aside(response, bodies))
+            return generate.event_parts(self._written(response))
+        if type(event) is Completed:
+            inference.check_success(self._deployment, self.prediction)
+        return ()
+
+    async def _written_aside(self, response: InferResponse, bodies: LargeBodies) -> bytes:
+        await self._context.arrays.load()
+        texts = await bodies.texts(response.outputs)
+        return await read_aside(lambda: self._written(response, texts))
+
+    def _written(self, response: InferResponse, texts: Mapping[str, Buffer] = open_inference.NO_TEXTS) -> bytes:
+        store = self._context.regions.write
+        return b"".join(open_inference.encode_response(response, ALL_JSON, store=store, texts=texts).parts)
+
+
+class GenerateExchange(ModelExchange):
+    """One request that is answered with exactly one response, whatever the model gives.
+
+    It is one of Triton's extension, or an infer request, which MLServer takes at these paths.
+    """
+
+    __slots__ = ("_generation", "_read_for")
 
     _generation: Generation
+    _read_for: Interface
 
-    async def prepare(self, body: Body) -> Body | GenerateBody:
+    async def prepare(self, body: Body) -> Body | GenerateBody | InferBody:
         """Decompress a body, and read a large one."""
         body = await super().prepare(body)
         if len(body) <= DIRECT_LIMIT:
             return body
         deployment = self._context.catalogue.find(self._head.name, self._head.version)
         deployment.workers.check_ready()
-        return await self._context.bodies.read_generate(body, deployment.interface)
+        bodies, interface = self._context.bodies, deployment.interface
+        if not await read_aside(lambda: self.holds_tensors(body, interface)):
+            return await bodies.read_generate(body, interface)
+        await self._context.arrays.load()
+        self._read_for = interface
+        return await bodies.read_infer(body, None, interface, fetch=self._context.regions.read)
+
+    def holds_tensors(self, body: Body, interface: Interface) -> bool:
+        """True if a body is an infer request."""
+        return generate.holds_tensors(body, interface.signature, interface.view)
 
     def admit(self, body: Any) -> Prediction:
         """Start the prediction; raises `GeartrainError`."""
         deployment = self._context.catalogue.find(self._head.name, self._head.version)
-        self._generation = Generation(deployment, body, self.record.context)
+        deployment.workers.check_ready()
+        interface, origin = deployment.interface, self.record.context
+        if isinstance(body, InferBody) and interface is not self._read_for:  # the model has been reloaded
+            body = msgspec.structs.replace(body, bound=interface.view.bind(body.request.inputs), checked=None)
+        if isinstance(body, InferBody) or (type(body) is not GenerateBody and self.holds_tensors(body, interface)):
+            self._generation = TensorGeneration(deployment, body, origin, context=self._context)
+        else:
+            self._generation = Generation(deployment, body, origin)
         return self._generation.prediction
 
     def answer(self) -> Answer:
@@ -224,3 +305,13 @@ class GenerateStreamExchange(GenerateExchange):
         if self._stream is None:
             self._stream = self._responder.open_stream(HTTPStatus.OK, _EVENT_STREAM)
         return self._stream
+
+
+class InferStreamExchange(GenerateStreamExchange):
+    """One infer request that is answered with one event for each output: MLServer's `infer_stream`."""
+
+    __slots__ = ()
+
+    def holds_tensors(self, body: Body, interface: Interface) -> bool:  # noqa: ARG002 - of any body
+        """Return True: this path takes nothing else."""
+        return True

@@ -28,7 +28,7 @@ from geartrain.transport.open_inference.exchanges import (
     json_answer,
     model_of,
 )
-from geartrain.transport.open_inference.generate import GenerateExchange, GenerateStreamExchange
+from geartrain.transport.open_inference.generate import GenerateExchange, GenerateStreamExchange, InferStreamExchange
 from geartrain.transport.open_inference.infer import InferExchange
 from geartrain.transport.routing import POST, Begin, Params, Route, Scope, Subject
 from geartrain.transport.runs import Endpoint, Request, by_task, when_awake
@@ -208,10 +208,12 @@ def _runs(context: ServerContext) -> Iterator[Route]:
     infer = by_exchange(partial(InferExchange, context), context.max_body_bytes, takes_views=True)
     generate = by_exchange(partial(GenerateExchange, context), context.max_body_bytes)
     generate_stream = by_exchange(partial(GenerateStreamExchange, context), context.max_body_bytes)
+    infer_stream = by_exchange(partial(InferStreamExchange, context), context.max_body_bytes)
     for path in (_MODEL, _VERSION):
         yield Route(POST, f"{path}/infer", infer, API, "predict")
         yield Route(POST, f"{path}/generate", generate, GENERATE, "predict")
         yield Route(POST, f"{path}/generate_stream", generate_stream, GENERATE, "predict")
+        yield Route(POST, f"{path}/infer_stream", infer_stream, GENERATE, "predict")
 
 
 def _repository(repository: RepositoryEndpoints, max_body_bytes: int) -> Iterator[Route]:

@@ -132,6 +132,9 @@ class Fetching:
         """See `InputFilesPort`."""
         return values
 
+    async def digests(self, folder: Path) -> None:
+        """See `InputFilesPort`."""
+
 
 def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
     """Run a test on one kind of loop."""

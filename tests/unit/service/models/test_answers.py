@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from geartrain.project.setting_values import read_cache
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.cached import MAX_JSON, MAX_TENSORS, key_of
 from geartrain.service.scheduling.answers import MAX_SHARING, Answers, SharedRun
+from geartrain.service.scheduling.context import TimeLimit
 
 
 def prediction(size: int = 10) -> Prediction:
@@ -71,6 +73,26 @@ def test_inputs_that_are_left_out_count_as_their_defaults() -> None:
     assert key(b'{"scale": %d}' % (2**53 + 1)) != key(b'{"scale": %d}' % 2**53)
 
 
+def test_files_count_by_their_places_and_digests() -> None:
+    def key(local: bytes, **digests: str) -> bytes | None:
+        return key_of(NewPrediction(input=b"{}"), share=False, local=local, digests=digests)
+
+    first = key(b'{"a": "t1", "b": ["t2", "x"]}', t1="d1", t2="d2")
+    assert first == key(b'{"b": ["t8", "x"], "a": "t9"}', t8="d2", t9="d1")
+    others = [
+        key(b'{"a": "t1", "b": ["t2", "x"]}', t1="d2", t2="d1"),
+        key(b'{"a": "t1", "b": ["x", "t2"]}', t1="d1", t2="d2"),
+        key(b'{"a": "t1", "b": ["t2", "t1"]}', t1="d1", t2="d2"),
+        key(b'{"a": null, "b": [null, "x"]}'),
+        key(b'{"a": "d1", "b": ["d2", "x"]}'),
+        key(b'{"a": "t1", "b": ["t2", "x"]}'),
+    ]
+    assert len({first, *others}) == 7
+    assert (
+        key_of(NewPrediction(output_prefix="http://127.0.0.1/"), share=False, local=b"{}", digests={"t": "d"}) is None
+    )
+
+
 @pytest.mark.parametrize(
     "new",
     [
@@ -99,6 +121,54 @@ def test_answers_grow_old() -> None:
     clock.now += 1.0
     assert cache.find(b"k") is None
     assert (len(cache), cache.size) == (0, 0)
+
+
+def test_expired_answers_go_first_when_room_is_needed() -> None:
+    clock = Clock()
+    cache = answers(clock, ttl=60.0, max_bytes=100_000)
+    for number in range(6):
+        cache.keep(b"old %d" % number, prediction(10_000))
+    clock.now += 30.0
+    cache.keep(b"young", prediction(10_000))
+    for number in range(6):
+        assert cache.find(b"old %d" % number) is not None  # the young one was asked for longest ago
+    clock.now += 30.0
+    for number in range(2):
+        cache.keep(b"new %d" % number, prediction(10_000))
+    assert len(cache) == 3
+    assert cache.find(b"young") is not None
+
+
+def test_expired_answers_go_without_being_asked_for() -> None:
+    timers: list[tuple[float, Callable[[], None]]] = []
+
+    class Timer(TimeLimit):
+        def __init__(self, seconds: float, on_expiry: Callable[[], None]) -> None:
+            timers.append((seconds, on_expiry))
+
+        def cancel(self) -> None:
+            timers.clear()
+
+    clock = Clock()
+    cache = Answers(CacheSettings(ttl=60.0), history=1024, clock=clock, start_timer=Timer)
+    for number in range(1500):
+        cache.keep(b"%d" % number, prediction())
+    clock.now += 1.0
+    cache.keep(b"last", prediction())
+    assert [seconds for seconds, _ in timers] == [60.0]  # one timer for all
+    clock.now += 59.0
+    left = []
+    while timers:
+        ((_, on_expiry),) = timers
+        timers.clear()
+        on_expiry()
+        left.append(len(cache))
+        clock.now += timers[0][0] if timers else 0.0
+    assert left == [501, 1, 0]  # a thousand at a time
+    assert cache.size == 0
+    cache.keep(b"again", prediction())
+    cache.clear()
+    assert (len(cache), timers) == (0, [])
 
 
 def test_memory_is_bounded() -> None:
@@ -171,11 +241,13 @@ def test_settings() -> None:
     assert read_cache({"ttl": "10m", "max_bytes": "1MiB", "share": True}) == CacheSettings(600.0, 1024**2, share=True)
     for value, message in (
         ("yes", "`cache` has to be `true`"),
-        ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share"),
+        ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share, folder"),
         ({"ttl": 0}, "`cache.ttl` is 0; write seconds"),
         ({"ttl": "soon"}, "`cache.ttl` is 'soon'; write seconds"),
         ({"max_bytes": "much"}, "`cache.max_bytes` is 'much'; write a size"),
         ({"share": 1}, "`cache.share` is 1; write true or false"),
+        ({"folder": "answers"}, "`cache.folder` is 'answers'; write an absolute path"),
+        ({"folder": 1}, "`cache.folder` is 1; write an absolute path"),
     ):
         with pytest.raises(ProjectError, match=message.replace("(", r"\(")):
             read_cache(value)

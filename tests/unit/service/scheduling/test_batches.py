@@ -57,6 +57,9 @@ class Files:
         await self.released.wait()
         return {**values, "image": "local"}
 
+    async def digests(self, folder: Path) -> None:
+        """See `InputFilesPort`."""
+
     def path(self) -> Path:
         return Path()
 

@@ -163,6 +163,11 @@ class Bench:
         """See `OutputsPort`."""
         return self
 
+    @property
+    def holds_content(self) -> bool:
+        """See `OutputFilesPort`."""
+        return True
+
     async def deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
         """See `OutputFilesPort`."""
         await self.delivery.wait()

@@ -190,7 +190,9 @@ async def test_scopes(zoo: Zoo) -> None:
     both = ("/models/{model}", versions)
     assert found == {
         "open": {"/health/live", "/health/ready", *(f"{path}/ready" for path in both)},
-        "predict": {f"{path}/{what}" for path in both for what in ("infer", "generate", "generate_stream")},
+        "predict": {
+            f"{path}/{what}" for path in both for what in ("infer", "generate", "generate_stream", "infer_stream")
+        },
         "read": {
             "",
             "/",

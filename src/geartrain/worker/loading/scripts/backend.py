@@ -37,10 +37,11 @@ def _load(kind: type[Script], choice: BackendChoice, batching: Mapping[str, Any]
         raise LoadError(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:
         raise LoadError(f"{where}: {describe_error(error)}") from error
-    if script.batching is None and batching and batching.get("max_size") != 1:
-        raise LoadError(
-            f"take `batching` out of geartrain.yaml: a script for {choice.name} takes one request at a time"
-        )
+    if batching and batching.get("max_size") != 1:
+        try:
+            script.share_calls()
+        except ValueError as error:
+            raise LoadError(f"take `batching` out of geartrain.yaml: {where}: {error}") from error
     settings = None if script.batching is None else {**script.batching, **(batching or {})}
     runner = load_instance(script, script.run, place.file.parent, owner=f"the script {where}", batching=settings)
     return runner._replace(platform=choice.name, max_concurrency=script.max_concurrency, healthcheck=script.health)

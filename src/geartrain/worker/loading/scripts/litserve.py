@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from geartrain.authoring.devices import own_device
+from geartrain.authoring.litserve import USUAL_PATH, api_paths
 from geartrain.authoring.requests import TEXT_TYPE, Request, Response, is_json
 from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import litserve_names as names
@@ -24,6 +25,7 @@ from geartrain.worker.loading.scripts.finder import after_import, no_servers, ow
 from geartrain.worker.loading.scripts.main_block import run_main_block
 from geartrain.worker.loading.scripts.script import FormFile, Place, Script, leaves, read_fields, read_form, takes, tell
 
+_ONE_OF: Final = "name one with `parameters: {api_path: ...}` in geartrain.yaml, and serve a folder for each"
 _AT_ONCE: Final = 64  # requests of an async model
 _CHAT: Final = "OpenAISpec"
 _FORM: Final = "multipart/form-data"
@@ -76,8 +78,61 @@ class LitServeScript(Script):
         """Raises `ValueError` for a file without a model, or with one that cannot be served."""
         super().__init__(module, place, options)
         run_main_block(module)
-        self.api = api = _chosen(_SERVED or _of_classes(module), options)
+        self._models = [_Model(api) for api in _chosen(_SERVED or _of_classes(module), options)]
+        written = {USUAL_PATH, *api_paths(place.file.read_text(errors="replace"))}
+        for model in self._models:
+            if model.path not in written and not model.is_chat:
+                tell(f"api_path {model.path} is not written as a text in {place.file.name}: it is not served there")
+        if len(self._models) > 1:
+            self._serve_several()
+        else:
+            (only,) = self._models
+            self.run, self.batching, self.max_concurrency = only.run, only.batching, only.max_concurrency
+            self.health = only.health
+
+    def setup(self) -> None:
+        """Call `setup(device)`."""
+        device = own_device()
+        for model in self._models:
+            model.api.device = device
+            model.api.setup(device)
+
+    def _serve_several(self) -> None:
+        """Serve several models by their paths, one request at a time. Raises `ValueError` for those that cannot."""
+        for model in self._models:
+            if model.max_concurrency is not None or model.is_chat:
+                raise ValueError(f"its model {model.path} is async, or has a spec: {_ONE_OF}")
+            if model.batching is not None:
+                tell(f"max_batch_size of {model.path} has no effect beside other models: {_ONE_OF}")
+        self._by_path = {model.path: model for model in self._models}
+        if len(self._by_path) < len(self._models):
+            raise ValueError(f"it has several models with the same api_path ({', '.join(self._by_path)}): rename one")
+        self.run = self._run_by_path
+        checks = [model.health for model in self._models if model.health is not None]
+        if checks:
+            self.health = lambda: all(check() for check in checks)
+
+    def _run_by_path(self, request: Request) -> Response:
+        model = self._by_path.get(request.path)
+        if model is None:
+            paths = ", ".join(self._by_path)
+            raise ClientError(f"the script has several models: ask one by its path ({paths}), or give that as `path`")
+        return model.run_alone(request)
+
+
+class _Model:
+    """A `LitAPI`, and how its requests run."""
+
+    batching: Mapping[str, Any] | None = None
+    max_concurrency: int | None = None
+    health: Callable[[], Any] | None = None
+
+    def __init__(self, api: Any) -> None:
+        """Raises `ValueError` for one that cannot be served."""
+        self.api = api
+        self.path: str = api.api_path
         spec = getattr(api, "spec", None)
+        self.is_chat = spec is not None
         if spec is not None and type(spec).__name__ != _CHAT:
             raise ValueError(
                 f"its spec={type(spec).__name__}() is not served: take it out, and annotate the inputs of a Runner as"
@@ -91,6 +146,7 @@ class LitServeScript(Script):
         base = importlib.import_module("litserve").LitAPI
         if type(api).health is not base.health:
             self.health = api.health
+        self.run: Callable[..., Any]
         if spec is not None:
             from geartrain.worker.loading.scripts.litserve_chat import Chat
 
@@ -108,11 +164,15 @@ class LitServeScript(Script):
         else:
             self.run = self._run_one
 
-    def setup(self) -> None:
-        """Call `setup(device)`."""
-        device = own_device()
-        self.api.device = device
-        self.api.setup(device)
+    def run_alone(self, request: Request) -> Response:
+        """Answer one request, whose model may take batches."""
+        if self.batching is None:
+            found: Response = self.run(request)
+            return found
+        (answer,) = self._run_batch([request])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     @answers_errors
     def _run_one(self, request: Request) -> Response:
@@ -288,18 +348,13 @@ def _of_classes(module: ModuleType) -> list[Any]:
     return [each() for each in leaves(each for each in classes if each.__module__ == module.__name__)]
 
 
-def _chosen(apis: list[Any], options: Mapping[str, Any]) -> Any:
-    """Return the model to serve. Raises `ValueError`."""
+def _chosen(apis: list[Any], options: Mapping[str, Any]) -> list[Any]:
+    """Return the models to serve. Raises `ValueError`."""
     wanted = options.get("api_path")
     found = [api for api in apis if wanted is None or api.api_path == wanted]
-    if len(found) == 1:
-        return found[0]
-    paths = ", ".join(api.api_path for api in apis)
     if not apis:
         raise ValueError("it has no class that is derived from LitAPI")
     if not found:
+        paths = ", ".join(api.api_path for api in apis)
         raise ValueError(f"there is no LitAPI with the api_path {wanted!r}; there are {paths}")
-    raise ValueError(
-        f"it has {len(apis)} models ({paths}): name one with `parameters: {{api_path: ...}}` in geartrain.yaml,"
-        " and serve a folder for each"
-    )
+    return found

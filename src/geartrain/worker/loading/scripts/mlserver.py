@@ -11,18 +11,19 @@ import dis
 import importlib
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
 from geartrain.authoring import metrics
 from geartrain.authoring.requests import Tensors
-from geartrain.authoring.scope import current_scope
+from geartrain.authoring.scope import batch_item, current_scope
 from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
 from geartrain.worker.loading.scripts.script import Place, Script, tell
+from geartrain.worker.loading.scripts.shared_calls import SharedCalls, cut, has_rows, join, key_of, rows_of
 
 _SETTINGS: Final = "model-settings.json"
 _AT_ONCE: Final = 32  # requests of a predict() that waits for others
@@ -64,13 +65,23 @@ class MlserverRuntime(Script):
             )
         self._class = cast("Any", found)
         self._model: Any = None
+        self._shared = SharedCalls(key_of, self._run, self._many, fits=has_rows)
         streams = self._class.predict_stream is not base.predict_stream
         predicts = self._class.predict is not base.predict
         if streams and predicts:
             tell(f"{name}.predict_stream() is not called: the class has predict() as well")
-        self.run = self._run_stream if streams and not predicts else self._run
-        method = self._class.predict_stream if streams and not predicts else self._class.predict
+        self._streams = streams and not predicts
+        self.run = self._run_stream if self._streams else self._run
+        method = self._class.predict_stream if self._streams else self._class.predict
         self.max_concurrency = _AT_ONCE if _waits(method) else 1
+
+    def share_calls(self) -> None:
+        """Join the inputs of requests, as `max_batch_size` does there; not those of streams."""
+        if self._streams:
+            tell(f"requests do not share calls of {self._class.__name__}.predict_stream()")
+            return
+        self.run = self._run_batch
+        self.batching = {}
 
     async def setup(self) -> None:
         """Make the model, and load it."""
@@ -91,6 +102,17 @@ class MlserverRuntime(Script):
         except self._error as error:
             raise _refusal(error) from error
 
+    async def _run_batch(self, requests: list[Tensors]) -> list[Tensors | Exception]:
+        return await self._shared.answer(requests)
+
+    async def _many(self, requests: Sequence[Tensors], places: Sequence[int]) -> list[Tensors]:
+        response = await self._model.predict(self._request(join(requests), is_shared=True))
+        found = cut(self._tensors(response, records=False), [rows_of(each) for each in requests])
+        for place in places:
+            with batch_item(place):
+                _record_all(response)
+        return found
+
     async def _run_stream(self, tensors: Tensors) -> AsyncIterator[Tensors]:
         async def payloads() -> AsyncIterator[Any]:
             yield self._request(tensors)
@@ -101,7 +123,8 @@ class MlserverRuntime(Script):
         except self._error as error:
             raise _refusal(error) from error
 
-    def _request(self, tensors: Tensors) -> Any:
+    def _request(self, tensors: Tensors, *, is_shared: bool = False) -> Any:
+        """Make the request of the runtime; one that is shared has no id, as there."""
         types = self._types
         inputs = []
         for name, array in tensors.items():
@@ -117,7 +140,7 @@ class MlserverRuntime(Script):
             )
         wanted = tensors.requested
         return types.InferenceRequest(
-            id=tensors.id or current_scope().request_id or None,
+            id=None if is_shared else tensors.id or current_scope().request_id or None,
             parameters=types.Parameters(**tensors.parameters),
             inputs=inputs,
             outputs=None if wanted is None else [types.RequestOutput(name=name) for name in wanted],
@@ -129,8 +152,8 @@ class MlserverRuntime(Script):
 
         if not isinstance(response, self._types.InferenceResponse):
             raise TypeError(f"predict() has returned {type(response).__name__}: return an InferenceResponse")
-        if response.parameters is not None and records:
-            _record(response.parameters.model_dump(exclude_none=True))
+        if records:
+            _record_all(response)
         found, datatypes = {}, {}
         for each in response.outputs:
             datatypes[each.name] = str(getattr(each.datatype, "value", each.datatype))
@@ -163,8 +186,11 @@ def _refusal(error: Any) -> Exception:
     return AnswerError(str(error), _CODES.get(status))
 
 
-def _record(parameters: Mapping[str, Any]) -> None:
+def _record_all(response: Any) -> None:
     """Give the parameters of a response to its client."""
+    if response.parameters is None:
+        return
+    parameters: Mapping[str, Any] = response.parameters.model_dump(exclude_none=True)
     scope = current_scope()
     for name, value in parameters.items():
         try:

@@ -1,17 +1,14 @@
 """`inference.py` of SageMaker: `model_fn`, `input_fn`, `predict_fn`, `output_fn` or `transform_fn`.
 
 After the contract of SageMaker's inference toolkit: each function may take a context as its last parameter, and each
-but `model_fn` may be left out.
+may be left out, `model_fn` where a container of SageMaker loads the model by itself.
 """
 
 from __future__ import annotations
 
-import csv
 import inspect
-import io
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -22,21 +19,18 @@ from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, Request, Respon
 from geartrain.authoring.sagemaker import SAGEMAKER_FILE, sagemaker_program
 from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import stand_in
+from geartrain.worker.loading.scripts.sagemaker_defaults import (
+    CSV_TYPE,
+    NPY_TYPE,
+    TEXTS,
+    UnsupportedFormatError,
+    decode,
+    defaults_of,
+    encode,
+)
 from geartrain.worker.loading.scripts.script import Place, Script
 
-CSV_TYPE: Final = "text/csv"
-NPY_TYPE: Final = "application/x-npy"
-_TEXTS: Final = frozenset({JSON_TYPE, CSV_TYPE, "application/jsonlines", "application/x-jsonlines", "text/plain"})
-_UNSUPPORTED: Final = 415
-
-
-class UnsupportedFormatError(Exception):
-    """A content type that a script does not take; as `sagemaker_inference.errors` has it."""
-
-    status_code = _UNSUPPORTED
-
-    def __init__(self, content_type: str, **_: Any) -> None:
-        super().__init__(f"Content type {content_type} is not supported by this framework.")
+_FUNCTIONS: Final = ("input_fn", "predict_fn", "output_fn")
 
 
 class Context:
@@ -69,19 +63,18 @@ class SageMakerScript(Script):
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for functions that are missing, or cannot stand together."""
         super().__init__(module, place, options)
-        found = {name: getattr(module, name, None) for name in _DEFAULTS}
+        found = {name: getattr(module, name, None) for name in _FUNCTIONS}
         transform = getattr(module, "transform_fn", None)
         both = [name for name, function in found.items() if function is not None]
         if transform is not None and both:
             raise ValueError(f"it has transform_fn() and {both[0]}(): keep one of them")
+        defaults = defaults_of(place.folder, getattr(module, "model_fn", None))
         self._context = context = Context(place.folder)
         self._input, self._predict, self._output = (
-            _with_context(found[name] or default, 2, context) for name, default in _DEFAULTS.items()
+            _with_context(found[name] or getattr(defaults, name), 2, context) for name in _FUNCTIONS
         )
         self._transform = None if transform is None else _with_context(transform, 4, context)
-        if not callable(getattr(module, "model_fn", None)):
-            raise ValueError("it has no function model_fn(model_dir)")  # noqa: TRY004 - of the script, not of a value
-        self._load = _with_context(module.model_fn, 1, context)
+        self._load = _with_context(defaults.model_fn, 1, context)
         self._model: Any = None
 
     @classmethod
@@ -101,10 +94,10 @@ class SageMakerScript(Script):
                     "CSV": CSV_TYPE,
                     "NPY": NPY_TYPE,
                     "OCTET_STREAM": BINARY_TYPE,
-                    "UTF8_TYPES": sorted(_TEXTS),
+                    "UTF8_TYPES": sorted(TEXTS),
                 },
-                "sagemaker_inference.decoder": {"decode": _decode},
-                "sagemaker_inference.encoder": {"encode": lambda array, content_type: _encode(array, content_type)[0]},
+                "sagemaker_inference.decoder": {"decode": decode},
+                "sagemaker_inference.encoder": {"encode": lambda array, content_type: encode(array, content_type)[0]},
                 "sagemaker_inference.errors": {"UnsupportedFormatError": UnsupportedFormatError},
             }
         )
@@ -119,7 +112,7 @@ class SageMakerScript(Script):
         content_type = request.media_type or JSON_TYPE
         accept = request.accept.partition(",")[0].partition(";")[0].strip()
         accept = JSON_TYPE if accept in {"", "*/*"} else accept
-        body = request.text if content_type in _TEXTS else request.body
+        body = request.text if content_type in TEXTS else request.body
         try:
             if self._transform is not None:
                 answer = self._transform(self._model, body, content_type, accept)
@@ -143,50 +136,3 @@ def _with_context(function: Callable[..., Any], count: int, context: Context) ->
     parameters = inspect.signature(function).parameters.values()
     taken = sum(each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} for each in parameters)
     return (lambda *values: function(*values, context)) if taken > count else function
-
-
-# the defaults
-
-
-def _decode(body: str | bytes, content_type: str) -> Any:
-    """Read an array: of JSON, CSV or numpy. Raises `UnsupportedFormatError`."""
-    import numpy as np
-
-    if content_type == JSON_TYPE:
-        return np.array(json.loads(body))
-    if content_type == CSV_TYPE:
-        text = body if isinstance(body, str) else bytes(body).decode()
-        return np.array([[float(cell) for cell in row] for row in csv.reader(io.StringIO(text)) if row])
-    if content_type == NPY_TYPE:
-        return np.load(io.BytesIO(body if isinstance(body, bytes) else body.encode()), allow_pickle=False)
-    raise UnsupportedFormatError(content_type)
-
-
-def _predict(taken: Any, model: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        model.eval()
-        with torch.no_grad():
-            return model(torch.as_tensor(taken, dtype=torch.get_default_dtype()))
-    predict = getattr(model, "predict", model)
-    return predict(taken)
-
-
-def _encode(made: Any, accept: str) -> tuple[Any, str]:
-    """Write an array: as JSON, CSV or numpy. Raises `UnsupportedFormatError`."""
-    if accept == JSON_TYPE:
-        return json.dumps(plain(made)), JSON_TYPE
-    import numpy as np
-
-    array = np.asarray(plain(made))
-    buffer = io.BytesIO()
-    if accept == CSV_TYPE:
-        np.savetxt(buffer, np.atleast_1d(array), delimiter=",", fmt="%s")
-    elif accept in {NPY_TYPE, BINARY_TYPE}:
-        np.save(buffer, array, allow_pickle=False)
-    else:
-        raise UnsupportedFormatError(accept)
-    return buffer.getvalue(), accept
-
-
-_DEFAULTS: Final[dict[str, Callable[..., Any]]] = {"input_fn": _decode, "predict_fn": _predict, "output_fn": _encode}

@@ -67,6 +67,11 @@ class Script:
         self.place = place
         self.options = options
 
+    def share_calls(self) -> None:
+        """Let requests share calls, as the configuration asks. Raises `ValueError` where this contract cannot."""
+        if self.batching is None:
+            raise ValueError("its requests do not share calls")
+
     def setup(self) -> Any:
         """Load the model; return an awaitable, if there is something to wait for."""
 
