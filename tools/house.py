@@ -70,15 +70,26 @@ def modules(package: str = "") -> list[pathlib.Path]:
     return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
 
 
-def sentences(path: pathlib.Path) -> Iterator[Sentence]:
+class Parsed(NamedTuple):
+    """The syntax tree and the tokens of a text, read once for all figures."""
+
+    tree: ast.Module
+    tokens: Sequence[tokenize.TokenInfo]
+
+
+def parse(text: str) -> Parsed:
+    """Parse the text of a module."""
+    return Parsed(ast.parse(text), [*tokenize.generate_tokens(io.StringIO(text).readline)])
+
+
+def sentences(path: pathlib.Path, module: Parsed) -> Iterator[Sentence]:
     """Read the docstrings, those of attributes too, and the comments of a module."""
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(module.tree):
         for statement in node.body if isinstance(node, _DOCUMENTED) else ():
             value = statement.value if isinstance(statement, ast.Expr) else None
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield Sentence(path, statement.lineno, inspect.cleandoc(value.value))
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in module.tokens:
         if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "#!")):
             yield Sentence(path, token.start[0], token.string.lstrip("#: "))
 
@@ -104,10 +115,16 @@ def _split(block: str) -> Iterator[str]:
 
 def to_reword(package: str = "") -> list[Sentence]:
     """Find the sentences with wording that is ruled out; without a package, those of the docs too."""
-    found = [each for path in modules(package) for each in sentences(path) if is_to_reword(each.text)]
-    if not package:
-        found += [each for path in PAGES for each in prose(path) if is_prose_to_reword(each.text)]
-    return found
+    found = [each for path in modules(package) for each in _to_reword(path, parse(path.read_text(encoding="utf-8")))]
+    return found if package else [*found, *_prose_to_reword()]
+
+
+def _to_reword(path: pathlib.Path, module: Parsed) -> list[Sentence]:
+    return [each for each in sentences(path, module) if is_to_reword(each.text)]
+
+
+def _prose_to_reword() -> list[Sentence]:
+    return [each for path in PAGES for each in prose(path) if is_prose_to_reword(each.text)]
 
 
 def is_to_reword(text: str) -> bool:
@@ -122,14 +139,14 @@ def is_prose_to_reword(sentence: str) -> bool:
     return bool(_PROSE_OPENING.match(sentence)) and not sentence.rstrip("*_ ").endswith("?")
 
 
-def code_lines(text: str) -> int:
+def code_lines(module: Parsed) -> int:
     """Count the lines that are neither blank nor comment nor docstring."""
     silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in module.tokens:
         if token.type not in silent:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(module.tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return len(lines)
@@ -144,23 +161,31 @@ class _Class(NamedTuple):
 
 def measure() -> Figures:
     """Measure the work tree."""
-    texts = {path: path.read_text(encoding="utf-8") for path in modules()}
-    lines = [len(text.splitlines()) for path, text in texts.items() if path.name != "__init__.py"]
-    classes = [
-        _Class(path.parent, node.name, _bases(node), _members(node))
-        for path, text in texts.items()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ClassDef)
-    ]
+    paths = modules()
+    sizes: list[int] = []
+    classes: list[_Class] = []
+    counted = words = 0
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        module = parse(text)
+        if path.name != "__init__.py":
+            sizes.append(len(text.splitlines()))
+        counted += code_lines(module)
+        words += len(_to_reword(path, module))
+        classes += [
+            _Class(path.parent, node.name, _bases(node), _members(node))
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.ClassDef)
+        ]
     protocols = [each for each in classes if "Protocol" in each.bases]
     return Figures(
-        len(texts),
-        statistics.median(lines),
-        sum(map(code_lines, texts.values())),
+        len(paths),
+        statistics.median(sizes),
+        counted,
         len(protocols),
         [each.name for each in protocols if _is_lone(each, classes)],
         sorted({each.name for each in classes if _NULL_OBJECT.fullmatch(each.name)}),
-        len(to_reword()),
+        words + len(_prose_to_reword()),
     )
 
 

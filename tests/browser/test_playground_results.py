@@ -214,6 +214,20 @@ def test_row_is_opened_by_the_keyboard_and_left_again(page: Page, written: Path)
     wait_rows(page, 120)  # as long as the page is open
 
 
+def test_header_has_room_on_a_phone_beside_a_key(page: Page) -> None:
+    page.script("sessionStorage.setItem('geartrain-key', 'any')")
+    try:
+        page.open("results")
+        page.resize(SMALL_PHONE)
+        page.find("#key")
+        assert not page.is_too_wide()
+        right = "return document.querySelector('#theme').getBoundingClientRect().right"
+        assert page.script(right) <= SMALL_PHONE[0]
+        assert page.faults() == []
+    finally:
+        page.script("sessionStorage.clear()")
+
+
 def test_shares_of_a_run_are_one_set(page: Page, written: Path) -> None:
     shares = sorted(written.glob("shares-*.jsonl"), reverse=True)
     assert len(shares) == 2
@@ -240,6 +254,32 @@ def test_file_is_dropped_anywhere(page: Page) -> None:
     wait_rows(page, 2)
     assert page.text(".file-name") == "dropped.jsonl"
     assert page.all(".rows-box .scalar")[0].text == "2"
+
+
+def drop_from_disk(page: Page, *paths: Path) -> None:
+    """Drop files and folders as a file manager does."""
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        page.driver.execute_cdp_cmd("Input.dispatchDragEvent", {"type": kind, "x": 200, "y": 200, "data": data})
+
+
+def test_folder_is_dropped_with_its_shares_and_files(page: Page, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "painted_files").mkdir(parents=True)
+    Image.new("RGB", (32, 16), "red").save(folder / "painted_files/00000000.png")
+    (folder / "painted_files/notes.json").write_text("{}")
+    (folder / "_progress.json").write_text("{}")
+    for share in range(3):
+        rows = [{"row": 2 * share + at, "output": "painted_files/00000000.png"} for at in range(2)]
+        write_lines(folder / f"painted-0000{share}-of-00003.jsonl", rows)
+    drop_from_disk(page, folder)
+    wait_rows(page, 6)
+    assert numbers(page) == list("012345")
+    widths = "return [...document.querySelectorAll('.rows-box img')].map((each) => each.naturalWidth)"
+    page.until(lambda: page.script(widths) == [32] * 6, "small pictures")
+    assert page.faults() == []
+    page.all(".row-open")[5].click()
+    page.says(".row-panel figcaption", "32 × 16 pixels")
 
 
 def test_files_of_outputs_are_shown_when_their_folder_is_chosen(page: Page, tmp_path: Path) -> None:
@@ -458,6 +498,19 @@ def test_memory_does_not_grow_with_the_file(page: Page, tmp_path: Path) -> None:
     most = max(most, resident(page) - before)
     assert path.stat().st_size > 240 * MEBIBYTE
     assert most < 120 * MEBIBYTE
+
+
+def test_rows_are_kept_up_to_a_number(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text("{}\n" * 4_000_100)
+    choose(page, path)
+    page.says(".report", "This page keeps no more.")
+    assert tiles(page)["Rows"] == "4000000"
+    page.find('[aria-label="Page"]').clear()
+    page.find('[aria-label="Page"]').send_keys("100000", "\ue007")
+    page.until(lambda: page.text(".pager [role=status]").endswith(" of 4\u202f000\u202f000"), "the last page")
+    page.until(lambda: numbers(page)[-1:] == ["3\u202f999\u202f999"], "the last row")
+    page.until(lambda: page.find('[aria-label="Page"]').get_attribute("value") == "80000", "the number of the page")
 
 
 def test_reading_can_be_stopped(page: Page, tmp_path: Path) -> None:

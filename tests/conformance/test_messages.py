@@ -300,7 +300,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 17
+    assert m.PROTOCOL_VERSION == 18
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

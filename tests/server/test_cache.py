@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import httpx
@@ -219,6 +219,7 @@ async def test_doctor_shows_it(tmp_path: Path) -> None:
     for text, shown in (
         ("", "its answers are kept for 600 s in up to 1048576 bytes, shared by all clients (@cached)"),
         ("cache: {ttl: 5m}\n", "its answers are kept for 300 s in up to 268435456 bytes (geartrain.yaml)"),
+        ("cache: {folder: /var/answers}\n", "in up to 268435456 bytes and in /var/answers (geartrain.yaml)"),
         ("cache: false\n", ""),
     ):
         (tmp_path / "geartrain.yaml").write_text(text)
@@ -452,6 +453,37 @@ async def test_requests_with_equal_files_share_a_run_and_leave_nothing(tmp_path:
         await live.close()
 
 
+async def test_files_that_were_uploaded_are_not_kept(tmp_path: Path) -> None:
+    class Receiver(BaseHTTPRequestHandler):
+        ids: ClassVar[list[str]] = []
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.ids.append(self.headers["x-prediction-id"])
+            self.send_response(HTTPStatus.OK)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{web.server_port}/files"
+    write_model(tmp_path / "one", GIVES_ONE)
+    (tmp_path / "one" / "geartrain.yaml").write_text("cache: true\n")
+    live = await Live(ServerProcess(str(tmp_path), "--grpc-port", "0", "--upload-url", url)).start()
+    try:
+        answers = [await live.post("one", {"text": "a"}) for _ in range(2)]
+        assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]
+        assert [answer.json()["output"] for answer in answers] == [f"{url}/one.txt"] * 2
+        assert Receiver.ids == [answer.json()["id"] for answer in answers]
+    finally:
+        web.shutdown()
+        web.server_close()
+        await live.close()
+
+
 async def test_an_answer_is_forgotten_after_its_time(live: Live) -> None:
     first = await live.post("brief", {"text": "a"})
     async with asyncio.timeout(PATIENCE):
@@ -479,6 +511,55 @@ async def test_files_of_outputs_are_kept(live: Live) -> None:
         found.append((answer.headers["x-cache"], re.findall(r"base64,(\w+)", answer.text)))
     assert found == [("miss", found[0][1]), ("hit", found[0][1])]
     assert len(found[0][1]) == 4  # one by one, and in the end
+
+
+async def test_a_folder_keeps_answers_across_a_restart(tmp_path: Path) -> None:
+    models, kept = tmp_path / "models", tmp_path / "kept"
+    write_model(models / "counted", COUNTED)
+    write_model(models / "stream", STREAM)
+    write_model(models / "brief", COUNTED)
+    for name, more in (("counted", ""), ("stream", ""), ("brief", ", ttl: 0.001")):
+        (models / name / "geartrain.yaml").write_text(f"cache: {{folder: {kept}{more}}}\n")
+
+    async def serve(events: int) -> Live:
+        live = Live(ServerProcess(str(models), "--grpc-port", "0"))
+        for _ in range(events):
+            live.process.wait_for("answers of a former server have been read")
+        return await live.start()
+
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["t"]}
+    outputs: list[dict[str, Any]] = []
+    for results in (["miss"] * 4, ["hit"] * 3 + ["miss"]):
+        live = await serve(3)
+        try:
+            answers = [
+                await live.post("counted", {"text": "a"}),
+                await live.post("stream", {"text": "a b"}),
+                await live.http.post("/v2/models/counted/infer", json={"inputs": [tensor]}),
+                await live.post("brief", {"text": "a"}),
+            ]
+        finally:
+            await live.close()
+        assert [answer.headers["x-cache"] for answer in answers] == results
+        outputs.append(
+            {f"{n}": each.json().get("output") or each.json()["outputs"] for n, each in enumerate(answers[:3])}
+        )
+        assert answers[0].json()["metrics"]["tokens"] == {"completion": 7}
+    assert outputs[0] == outputs[1]
+    written = sorted(path for path in kept.rglob("*") if path.is_file())
+    assert {path.suffix for path in written} == {".answer"}
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
+
+    # A damaged file is no answer, nor is anything that belongs to a model with other code.
+    for path in (kept / "counted@1").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    write_model(models / "stream", STREAM + "\n    # changed\n")
+    live = await serve(3)
+    try:
+        for name, text in (("counted", "a"), ("stream", "a b")):
+            assert (await live.post(name, {"text": text})).headers["x-cache"] == "miss", name
+    finally:
+        await live.close()
 
 
 async def test_reloads(live: Live) -> None:

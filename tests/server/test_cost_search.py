@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from geartrain.bridge.resources import free_memory
 from geartrain.service.workers.pool import RestartPolicy
 from tests.support.servers import LiveServer, Serve, eventually, serve, write_model
 
@@ -96,6 +98,19 @@ async def test_memory_is_the_limit(tmp_path: Path, serve: Serve) -> None:
         assert found[-1] == (16, 128)
         assert found.count((16, 128)) == 1
         assert "out_of_memory" not in (await server.client.get("/metrics")).text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+async def test_more_than_the_free_memory_fails_before_it_is_touched(tmp_path: Path, serve: Serve) -> None:
+    """The model only reserves it, which the system allows by itself: a character takes a part of what is free."""
+    slow = (
+        f"import numpy; reserved = numpy.empty(sum(map(len, text)) * {int(free_memory() * 0.0375)}, numpy.uint8); "
+        + SAME
+    )
+    folder = model(tmp_path / "m", slow)
+    async with serve(folder) as server:
+        assert await limits(server) == (16.0, "16")
+        assert calls(folder)[-1] == (4, 32)
 
 
 async def test_calls_that_do_no_more_in_a_second_are_the_limit(tmp_path: Path, serve: Serve) -> None:

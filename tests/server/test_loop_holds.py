@@ -11,7 +11,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +73,11 @@ def field(number: int, contents: bytes) -> bytes:
 
 def head(datatype: bytes, count: int) -> bytes:
     return field(1, b"x") + field(2, datatype) + field(3, varint(count))
+
+
+def members(count: int, value: bytes) -> bytes:
+    """Return the members of a JSON object."""
+    return b",".join(b'"%d":%b' % (each, value) for each in range(count))
 
 
 def infer(*fields: bytes) -> bytes:
@@ -375,8 +380,7 @@ async def test_s13_webhooks_and_rows_of_large_predictions_do_not_hold_the_loop(
 
 @least_of_several
 async def test_s13_long_context_is_refused(server: LiveServer) -> None:
-    members = b",".join(b'"%d":"a"' % each for each in range(400_000))
-    body = b'{"input":{"x":["a"]},"context":{%b}}' % members
+    body = b'{"input":{"x":["a"]},"context":{%b}}' % members(400_000, b'"a"')
     with LoopProbe() as probe:
         status, answer = await asyncio.to_thread(post, server, "/predictions", body)
     assert status == 422
@@ -387,18 +391,18 @@ async def test_s13_long_context_is_refused(server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "text"),
     [
-        (b'"context":{%b}' % b",".join(b'"%d":"%b"' % (each, b"a" * 5000) for each in range(9000)), 422, b'"context"'),
-        (b'"id":"%b"' % (b"a" * 60_000_000), 422, b'"id"'),
-        (b'"webhook":"http://a/%b"' % (b"a" * 60_000_000), 422, b'"webhook"'),
-        (b'"webhook_events_filter":[%b"start"]' % (b'"start",' * 4_000_000), 200, b'"succeeded"'),
+        (lambda: b'"context":{%b}' % members(9000, b'"%b"' % (b"a" * 5000)), 422, b'"context"'),
+        (lambda: b'"id":"%b"' % (b"a" * 60_000_000), 422, b'"id"'),
+        (lambda: b'"webhook":"http://a/%b"' % (b"a" * 60_000_000), 422, b'"webhook"'),
+        (lambda: b'"webhook_events_filter":[%b"start"]' % (b'"start",' * 4_000_000), 200, b'"succeeded"'),
     ],
     ids=["context", "id", "webhook", "webhook_events_filter"],
 )
 @least_of_several
 async def test_s13_large_fields_beside_the_input_do_not_hold_the_loop(
-    server: LiveServer, fields: bytes, status: int, text: bytes
+    server: LiveServer, fields: Callable[[], bytes], status: int, text: bytes
 ) -> None:
-    body = b'{"input":{"x":["a"]},%b}' % fields
+    body = b'{"input":{"x":["a"]},%b}' % fields()
     with LoopProbe() as probe:
         found, answer = await asyncio.to_thread(post, server, "/predictions", body)
     assert found == status, answer[:500]
@@ -609,15 +613,20 @@ async def test_s13_embeddings_do_not_hold_the_loop(serve: Serve, kind: str, give
     probe.check(LONGEST_HOLD)
 
 
-URL: Final = "data:image/png;base64," + "A" * 5_000_000
-LARGE_CHATS: Final[dict[str, tuple[int, Any]]] = {
-    "messages": (200, [{"role": "user", "content": "hello"}] * 10_000),
-    "long messages": (200, [{"role": "user", "content": "hello" * 200}] * 10_000),
-    "image": (200, [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}]),
-    "lists": (400, b"[" * 5_000_000 + b"]" * 5_000_000),
-    "objects": (400, b'{"a":' * 3_000_000 + b"1" + b"}" * 3_000_000),
-    "elements": (400, b"[" + b"[]," * 5_000_000 + b"1]"),
-    "members": (400, b'[],%b"a":1' % b"".join(b'"%d":1,' % each for each in range(1_000_000))),
+def image() -> str:
+    url = "data:image/png;base64," + "A" * 5_000_000
+    return json.dumps([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
+
+
+# They are made by their tests: 270 MB of bodies would stay in each process that collects this module.
+LARGE_CHATS: Final[dict[str, tuple[int, Callable[[], str | bytes]]]] = {
+    "messages": (200, lambda: json.dumps([{"role": "user", "content": "hello"}] * 10_000)),
+    "long messages": (200, lambda: json.dumps([{"role": "user", "content": "hello" * 200}] * 10_000)),
+    "image": (200, image),
+    "lists": (400, lambda: b"[" * 5_000_000 + b"]" * 5_000_000),
+    "objects": (400, lambda: b'{"a":' * 3_000_000 + b"1" + b"}" * 3_000_000),
+    "elements": (400, lambda: b"[" + b"[]," * 5_000_000 + b"1]"),
+    "members": (400, lambda: b'[],%b,"a":1' % members(1_000_000, b"1")),
 }
 
 
@@ -625,8 +634,9 @@ LARGE_CHATS: Final[dict[str, tuple[int, Any]]] = {
 @least_of_several
 async def test_s13_large_chats_do_not_hold_the_loop(serve: Serve, name: str) -> None:
     path = "/v1/chat/completions"
-    expected, messages = LARGE_CHATS[name]
-    text = messages if isinstance(messages, bytes) else json.dumps(messages).encode()
+    expected, make = LARGE_CHATS[name]
+    made = make()
+    text = made if isinstance(made, bytes) else made.encode()
     async with serve(CHAT) as server:
         warm = chat("hello" * 100_000)
         assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once

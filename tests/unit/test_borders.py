@@ -54,6 +54,15 @@ def test_client_loads_nothing_of_the_server() -> None:
     assert "numpy" not in modules
 
 
+def test_a_plain_command_line_is_read_without_pydantic(tmp_path: pathlib.Path) -> None:
+    """Typer's conversions import it, which takes as long as all else before the model is loaded."""
+    (tmp_path / "run.py").write_text("def run(text: str) -> str:\n    return text\n")
+    command = ["schema", str(tmp_path)]
+    modules = loaded_by(f"from geartrain.cli.commands import app; app({command}, standalone_mode=False)")
+    assert "typer" in modules
+    assert "pydantic" not in packages_in(modules)
+
+
 def worker_modules() -> list[str]:
     paths = sorted((PACKAGE / "worker").rglob("*.py"))
     names = [path.relative_to(PACKAGE).with_suffix("").parts for path in paths if not path.stem.startswith("__")]

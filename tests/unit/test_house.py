@@ -73,4 +73,4 @@ def test_code_is_compared_without_its_words() -> None:
     before = '"""Module."""\n\ndef ask() -> int:\n    """Ask."""\n    return 1  # why\n'
     assert house.bare(before) == house.bare(before.replace("Ask", "Question").replace("why", "reason"))
     assert house.bare(before) != house.bare(before.replace("return 1", "return 2"))
-    assert house.code_lines(before) == 2
+    assert house.code_lines(house.parse(before)) == 2

@@ -19,6 +19,7 @@ from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
 from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import memory
+from geartrain.outbound.answer_folder import MAX_PENDING
 from geartrain.service import shared_memory as regions
 from geartrain.service.durable.history import MAX_RECORDED, MAX_UNWRITTEN
 from geartrain.service.models.nested import MAX_EDGES
@@ -50,6 +51,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "connections": [WireLimits().max_connections],
     "finished predictions of a model": [MAX_RECENT, f"{MAX_BYTES // MIB} MiB"],
     "answers of a model": [f"{DEFAULT_BYTES // MIB} MiB"],
+    "answers that wait": [f"{MAX_PENDING // MIB} MiB"],
     "predictions that share a run": [MAX_SHARING],
     "outputs of a run": [f"{DEFAULT_MAX_OUTPUT // MIB} MiB"],
     "printed text of a prediction |": [f"{MAX_TEXT // MIB} Mi"],
@@ -109,6 +111,10 @@ MEASURED = {
         "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
         "server/test_cache.py::test_the_server_s_memory_at_the_bound_and_after_the_end_of_a_cache",
         "unit/service/models/test_answers.py::test_memory_is_bounded",
+    ],
+    "answers that wait": [
+        "unit/outbound/test_answer_folder.py::test_writes_that_wait_are_bounded",
+        "unit/outbound/test_answer_folder.py::test_the_folder_is_bounded",
     ],
     "predictions that share a run": [
         "unit/service/models/test_answers.py::test_predictions_that_share_a_run_are_bounded",

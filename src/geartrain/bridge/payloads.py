@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from geartrain.bridge.resources import free_memory
 from geartrain.domain.predictions import calls, events
 from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, Tensor, contents_at, pack, stack
@@ -74,6 +76,7 @@ def delete_temporary_files(paths: Iterable[str]) -> None:
                 path.unlink()
 
 
+_OF_FREE: Final = 0.9  # of the free memory, for a probe: other processes need some meanwhile
 LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
 
 
@@ -122,7 +125,14 @@ def predict_of(
     items = call.items
     described = tuple(map(_item, items))
     slot, serial = place
-    return Predict(call.id, slot, serial, described, payload, output_dir, regions, call.prefetch, call.probe)
+    return Predict(
+        call.id, slot, serial, described, payload, output_dir, regions, call.prefetch, _room() if call.probe else 0
+    )
+
+
+def _room() -> int:
+    """Return the bytes that a probe may take; a very large number where the free memory is unknown."""
+    return int(free_memory() * _OF_FREE) or sys.maxsize
 
 
 def _item(item: ItemInput) -> CallItem:

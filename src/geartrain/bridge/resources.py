@@ -80,6 +80,39 @@ def _cores(allowed: int, period: int) -> float:
     return allowed / period if allowed > 0 and period > 0 else float("inf")
 
 
+MEMORY: Final = Path("/proc/meminfo")
+
+
+def free_memory(root: Path = ROOT, membership: Path = MEMBERSHIP, meminfo: Path = MEMORY) -> int:
+    """Return the bytes that processes can still take before the system kills one; 0 where that is unknown.
+
+    It is the available memory of the machine, or what the limits of the own control group and of all above it leave
+    over, without pages of files that the kernel can drop. `root` and `membership`: see `folders`.
+    """
+    v2, v1 = folders("memory", root, membership)
+    left = [_left(folder, "memory.max", "memory.current", droppable="inactive_file") for folder in v2]
+    left += [
+        _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", droppable="total_inactive_file")
+        for folder in v1
+    ]
+    available = [
+        int(words[1]) * 1024 for words in map(str.split, read(meminfo).splitlines()) if words[:1] == [_AVAILABLE]
+    ]
+    return max(0, min([*available, *(each for each in left if each is not None)], default=0))
+
+
+_AVAILABLE: Final = "MemAvailable:"
+
+
+def _left(folder: Path, limit: str, usage: str, *, droppable: str) -> int | None:
+    """Return the bytes that the limit of a control group leaves over; None without a limit."""
+    most, used = read(folder / limit).strip(), read(folder / usage).strip()
+    if not (most.isdecimal() and used.isdecimal()):
+        return None
+    lines = [line.partition(" ") for line in read(folder / "memory.stat").splitlines()]
+    return int(most) - int(used) + sum(int(number) for name, _, number in lines if name == droppable)
+
+
 PROC: Final = Path("/proc")
 
 # The places of the parent and of the process group in `stat`, counted behind the name.

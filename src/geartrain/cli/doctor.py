@@ -360,7 +360,8 @@ def _kept(source: ModelSource, info: WorkerInfo) -> str:
         return ""
     by = "@cached" if source.cache is None else "geartrain.yaml"
     shared = ", shared by all clients" if cache.share else ""
-    return f"; its answers are kept for {cache.ttl:g} s in up to {cache.max_bytes} bytes{shared} ({by})"
+    folder = f" and in {cache.folder}" if cache.folder else ""
+    return f"; its answers are kept for {cache.ttl:g} s in up to {cache.max_bytes} bytes{folder}{shared} ({by})"
 
 
 def _costs(info: WorkerInfo) -> str:

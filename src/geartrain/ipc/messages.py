@@ -21,7 +21,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -271,7 +271,7 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     the inline limit is in a file, as the container runtime document has it. `regions` are the paths of the slot's
     regions for outputs. One that is `prefetched` was sent while another call ran on the slot, and begins when that is
     over, unless a `Withdraw` has come by then. A `probe` finds out how large a call may be: it runs whole, and only
-    once.
+    once, in so many bytes beyond what the worker has; 0 for any other call.
     """
 
     id: str
@@ -282,7 +282,7 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     output_dir: str | None = None
     regions: tuple[str, ...] = ()
     prefetched: bool = False
-    probe: bool = False
+    probe: int = 0
 
 
 class Withdraw(_Message, frozen=True, tag="Withdraw"):

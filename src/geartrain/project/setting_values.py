@@ -198,10 +198,20 @@ def _life(value: object) -> float:
     return seconds
 
 
+def _absolute(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    path = pathlib.Path(value).expanduser()
+    if not path.is_absolute() or "\0" in value:
+        raise ValueError
+    return str(path)
+
+
 _CACHE_READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "ttl": (_life, "seconds, or a time such as 90s, 5m or 1h"),
     "max_bytes": (lambda value: read_size(str(value)), "a size such as 256MiB"),
     "share": (_flag, "true or false"),
+    "folder": (_absolute, "an absolute path, or one that begins with ~/"),
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import pathlib
 import time
 import weakref
 from collections.abc import Iterable
@@ -41,6 +43,7 @@ class ServedModels:
         self._options = options
         self._outbound = outbound
         self._found: dict[str, ModelFolder] = {}
+        self._contents: dict[str, str] = {}  # the digests of all files of each model
         self._children: dict[str, weakref.WeakSet[ChildWorker]] = {}
         self._placements = Placements(options.devices)
         self._placed: dict[tuple[str, str], tuple[Placement, ...]] = {}
@@ -77,7 +80,7 @@ class ServedModels:
         if name not in self.names():
             return None
         # Before it is read: what changes in between is loaded by the next load.
-        digest = self._elsewhere.content(name, self.on_disk)
+        digest = self._contents[name] = self._elsewhere.content(name, self.on_disk)
         try:
             folder = self._read(name)
             self._check_cycle(name)
@@ -123,7 +126,7 @@ class ServedModels:
         deployment = Deployment(
             record,
             spawn,
-            settings=settings_of(options, source),
+            settings=self._with_folder(record, settings_of(options, source)),
             outbound=self._outbound,
             on_setup_output=on_setup_output,
             on_print=self.mirror.hear,
@@ -135,6 +138,27 @@ class ServedModels:
         except OSError as error:  # its folder has just gone, or no process can be had
             raise LoadError(f"no worker can be started: {error.strerror or error}") from error
         return deployment
+
+    def _with_folder(self, record: VersionRecord, settings: DeploymentSettings) -> DeploymentSettings:
+        """Return the settings with the folder of answers that outlive the server, if there is one."""
+        cache = settings.cache
+        if cache is None or not cache.folder:
+            return settings
+        digest = self._contents.get(record.name, "")
+        if not digest:
+            logger.warning("model %r: its folder has too many files; its answers are kept in memory alone", record.name)
+            return settings
+        from geartrain.outbound.answer_folder import AnswerFolder  # late: most models have none
+
+        answers = AnswerFolder(
+            pathlib.Path(cache.folder),
+            model=record.name,
+            version=record.number,
+            digest=digest,
+            ttl=cache.ttl,
+            max_bytes=cache.max_bytes,
+        )
+        return dataclasses.replace(settings, answers=answers)
 
     def _debugging_of(self, record: VersionRecord, index: int) -> DebugOptions:
         """Return the debugging options of a replica: each has a port of its own for editors, and keeps it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from geartrain.bridge.resources import free_memory
 from geartrain.server.memory import default_limits, memory_limit, usable_memory
 from geartrain.transport.wire.limits import WireLimits
 
@@ -63,3 +64,34 @@ def test_no_control_groups(tmp_path: Path) -> None:
 def test_bodies_may_take_a_quarter_by_default() -> None:
     assert usable_memory() >= 64 * MIB
     assert default_limits() == WireLimits(max_buffered_size=usable_memory() // 4)
+
+
+MEMINFO = "MemTotal:       16000 kB\nMemFree:         1000 kB\nMemAvailable:    8000 kB\n"
+USED = {"memory.max": "6000000", "memory.current": "5000000", "memory.stat": "anon 1\ninactive_file 300000\n"}
+USED_OF_1 = {
+    "memory.limit_in_bytes": "6000000",
+    "memory.usage_in_bytes": "5000000",
+    "memory.stat": "inactive_file 1\ntotal_inactive_file 300000\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/a\n", {}, 8000 * 1024),
+        ("0::/a\n", {f"a/{name}": text for name, text in USED.items()}, 1_300_000),
+        ("0::/a/b\n", {f"a/{name}": text for name, text in USED.items()}, 1_300_000),
+        ("0::/a\n", {"a/memory.max": "max\n", "a/memory.current": "5000000"}, 8000 * 1024),
+        ("0::/a\n", {"a/memory.max": "5000", "a/memory.current": "6000"}, 0),
+        ("5:memory:/a\n", {f"memory/a/{name}": text for name, text in USED_OF_1.items()}, 1_300_000),
+    ],
+)
+def test_free_memory(tmp_path: Path, membership: str, files: dict[str, str], expected: int) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    limit(tmp_path, membership, files)
+    assert free_memory(tmp_path / "cgroup", tmp_path / "membership", tmp_path / "meminfo") == expected
+
+
+def test_free_memory_of_this_machine() -> None:
+    assert 0 < free_memory() <= usable_memory()
+    assert free_memory(meminfo=Path("/none"), membership=Path("/none")) == 0

@@ -17,12 +17,14 @@ class CacheSettings(msgspec.Struct, frozen=True):
     """Settings of the cache of one model.
 
     `ttl`: seconds for which an answer is kept. `max_bytes`: of all answers together, with what they take in memory.
-    `share`: clients with different keys get each other's answers.
+    `share`: clients with different keys get each other's answers. `folder`: an absolute path, below which answers
+    outlive the server; empty for none.
     """
 
     ttl: float = DEFAULT_TTL
     max_bytes: int = DEFAULT_BYTES
     share: bool = False
+    folder: str = ""
 
 
 NO_CACHE: Final = CacheSettings(ttl=0.0, max_bytes=0)

@@ -36,7 +36,8 @@ class CostRule:
 
     def __init__(self, text: str, signature: Signature) -> None:
         """Raises `ValueError` that names the fault and the fix for a rule that the signature does not allow."""
-        reader = _Reader({field.name: field.type for field in signature.inputs})
+        declared = {each.name: TypeSpec("tensor", datatype=each.datatype) for each in signature.open_inputs}
+        reader = _Reader(declared or {field.name: field.type for field in signature.inputs})
         self._value = reader.read(text)
         self._names = tuple(sorted(reader.names))
         defaults = {field.name: field.default for field in signature.inputs if field.has_default}

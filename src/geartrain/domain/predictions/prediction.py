@@ -101,6 +101,15 @@ NO_PREDICTION: Final = PredictionRecord("", 0.0, 0.0)
 """Of a request that has started none."""
 
 
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of a prediction that has succeeded, for a file."""
+
+    chunks: list[bytes]
+    is_single: bool  # the one chunk is the output
+    is_list: bool
+    metrics: dict[str, Any]
+
+
 class Prediction:
     """The state of one prediction and the log of how it came about.
 
@@ -317,6 +326,24 @@ class Prediction:
             predict_time = 0.0 if self.started_at is None else max(0.0, at - self.started_at)
         self.predict_time = predict_time
         self.log.end(_COMPLETED[status])
+
+
+def pack_answer(answer: Prediction) -> Answer:
+    """Return the form of an answer from which `unpack_answer` makes an equal one."""
+    chunks = [bytes(chunk) for chunk in answer.chunks]
+    return Answer(chunks, answer.single_output is not None, answer._is_list, answer.metrics)  # noqa: SLF001
+
+
+def unpack_answer(packed: Answer) -> Prediction:
+    """Make an answer, as `Prediction.answer` does."""
+    answer = Prediction(NO_PREDICTION, b"", 0.0)
+    answer.chunks = [*packed.chunks]
+    if packed.is_single:
+        answer.single_output = answer.chunks[-1]
+    answer._is_list = packed.is_list  # noqa: SLF001
+    answer.metrics = packed.metrics
+    answer.status = Status.SUCCEEDED
+    return answer
 
 
 def json_array_parts(items: Sequence[Buffer], count: int | None = None) -> list[Buffer]:

@@ -53,6 +53,7 @@ from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.openai_model import OpenAIModel
+    from geartrain.outbound.answer_folder import AnswerFolder
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -96,6 +97,7 @@ class DeploymentSettings:
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     openai: OpenAISettings = USUAL_OPENAI
     cache: CacheSettings | None = None  # of its answers; None: as the model declares
+    answers: AnswerFolder | None = None  # those that outlive the server
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
@@ -188,6 +190,7 @@ class Deployment:
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
         self._answers: Answers | None = None
+        self._restoring: asyncio.Task[None] | None = None
         self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
         self._openai: OpenAIModel | None = None
@@ -238,6 +241,8 @@ class Deployment:
             await self.executions.drain(STOP_GRACE)
         if self._answers is not None:
             self._answers.clear()  # the deployment itself may be referred to for a while
+        if self.settings.answers is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.settings.answers.close)
         await self.workers.stop(STOP_GRACE)
 
     @property
@@ -446,16 +451,20 @@ class Deployment:
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
-        cache = effective_cache(self.settings.cache, info.cache)
-        self._answers = (
-            None
-            if cache is None
-            else Answers(
-                cache, history=self.settings.history, clock=self.scheduler.context.steady, start_timer=TimeLimit
-            )
-        )
+        self._answers = self._keep_answers(effective_cache(self.settings.cache, info.cache))
         self.scheduler.configure(info)
         self.loaded.set()
+
+    def _keep_answers(self, cache: CacheSettings | None) -> Answers | None:
+        if self._answers is not None:
+            self._answers.clear()
+        if cache is None:
+            return None
+        settings, clock = self.settings, self.scheduler.context.steady
+        answers = Answers(cache, history=settings.history, clock=clock, start_timer=TimeLimit, folder=settings.answers)
+        if settings.answers is not None:
+            self._restoring = asyncio.ensure_future(answers.restore(model=self.name, version=self.version))
+        return answers
 
     def _input_files(self, info: WorkerInfo, *, root: Path | None = None) -> InputFilesPort:
         return self.outbound.input_files(info.signature, self.settings.user_agent, root=root)

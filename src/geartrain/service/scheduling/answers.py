@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Answer, Prediction, pack_answer, unpack_answer
 from geartrain.service.scheduling.context import TimeLimit
 
 if TYPE_CHECKING:
+    from geartrain.outbound.answer_folder import AnswerFolder, StoredAnswer
     from geartrain.service.scheduling.execution import Execution
+
+logger = logging.getLogger(__name__)
 
 MAX_SHARING: Final = 4_096
 """Predictions that share one run; the next one has a run of its own."""
@@ -24,6 +31,8 @@ MAX_SHARING: Final = 4_096
 _ENTRY: Final = 1_024  # bytes of memory of a kept answer beside its outputs
 _AT_ONCE: Final = 1_000  # expired answers that go in one turn of the loop: about a millisecond
 _LEAST_WAIT: Final = 0.05  # seconds between two such turns
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Answer).decode
 
 StartTimer = Callable[[float, Callable[[], None]], TimeLimit]
 """Start a timer of so many seconds."""
@@ -45,11 +54,14 @@ class Answers:
         history: int,
         clock: Callable[[], float] = time.monotonic,
         start_timer: StartTimer | None = None,
+        folder: AnswerFolder | None = None,
     ) -> None:
         """`history`: events of a prediction that late readers get; a stream of more is not kept.
 
-        Without `start_timer`, expired answers stay until another one is kept.
+        Without `start_timer`, expired answers stay until another one is kept. In `folder` they outlive the server.
         """
+        self._folder = folder
+        self._is_closed = False  # the model has been unloaded
         self.settings = settings
         self.runs: dict[bytes, SharedRun] = {}
         self.size = 0
@@ -79,25 +91,50 @@ class Answers:
 
     def keep(self, key: bytes, prediction: Prediction) -> None:
         """Keep the answer of a prediction that has succeeded, in place of those that were asked for longest ago."""
+        if self._is_closed:
+            return
         answer = prediction.answer()
         size = answer.kept_size + _ENTRY
         if size > self.settings.max_bytes or len(answer.chunks) > self._history:
             return
         self._drop(key)
-        self._kept[key] = (self._clock(), size, answer)
-        self._ages[key] = self._kept[key][0]
+        self._add(key, self._clock(), answer, size=size)
+        if self._folder is not None:
+            self._folder.write(key, time.time(), size=size, encode=lambda: _encode(pack_answer(answer)))
+        self._await_expiry()
+
+    async def restore(self, **labels: str) -> None:
+        """Take the answers of the folder; `labels` are those of the log line about it."""
+        if self._folder is None:
+            return
+        found = await asyncio.get_running_loop().run_in_executor(None, _read, self._folder)
+        for number, (key, kept_at, answer) in enumerate(found, 1):
+            if self._is_closed:
+                return
+            if key not in self._kept:  # by a newer one
+                age = max(0.0, time.time() - kept_at)
+                self._add(key, self._clock() - age, answer, size=answer.kept_size + _ENTRY)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._ages = OrderedDict(sorted(self._ages.items(), key=lambda each: each[1]))
+        self._await_expiry()
+        logger.info("answers of a former server have been read", extra={**labels, "answers": len(found)})
+
+    def _add(self, key: bytes, kept_at: float, answer: Prediction, *, size: int) -> None:
+        self._kept[key] = (kept_at, size, answer)
+        self._ages[key] = kept_at
         self.size += size
         if self.size > self.settings.max_bytes:
             self._drop_expired()
         while self.size > self.settings.max_bytes:
             self._drop(next(iter(self._kept)))
-        self._await_expiry()
 
     def clear(self) -> None:
         """Forget all answers."""
         self._kept.clear()
         self._ages.clear()
         self.size = 0
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -121,6 +158,8 @@ class Answers:
     def _on_expiry(self) -> None:
         self._timer = None
         self._drop_expired()
+        if self._folder is not None:
+            self._folder.remove_expired()
         self._await_expiry()
 
     def __len__(self) -> int:
@@ -136,6 +175,7 @@ class SharedRun:
     def __init__(self, answers: Answers, key: bytes, execution: Execution) -> None:
         self.prediction = execution.prediction
         self.leads_elsewhere = False  # files of its outputs are at URLs that may become stale
+        self.first_id = ""  # of the prediction that has begun it
         self._answers = answers
         self._key = key
         self._execution: Execution | None = execution
@@ -158,6 +198,7 @@ class SharedRun:
     def add(self, member: Execution) -> None:
         """Have a prediction get what the run has given, and will give."""
         self._members[member] = None
+        self.first_id = self.first_id or member.prediction.id
         member.share(self)
         source = self.prediction
         if source.status is Status.STARTING:
@@ -208,6 +249,17 @@ class SharedRun:
             self._answers.keep(self._key, self.prediction)
         for member in members:
             member.end_as(self.prediction)
+
+
+def _read(folder: AnswerFolder) -> list[tuple[bytes, float, Prediction]]:
+    return [(each.key, each.kept_at, answer) for each in folder.read() if (answer := _unpack(each)) is not None]
+
+
+def _unpack(stored: StoredAnswer) -> Prediction | None:
+    try:
+        return unpack_answer(_decode(stored.content))
+    except (msgspec.DecodeError, IndexError):
+        return None
 
 
 def replay(execution: Execution, answer: Prediction) -> None:

@@ -436,7 +436,9 @@ class Execution:
         if self.delivery is None:
             outputs = self._scheduler.context.outputs()
             if self.results is None:
-                files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
+                # A receiver of files is told an id that a client knows.
+                prediction_id = self.prediction.id if self.shared is None else self.shared.first_id
+                files = functools.partial(outputs.of, prediction_id, self.output_prefix, self.record.request)
             else:
                 files = functools.partial(outputs.kept_in, self.results.path)
             self.delivery = Delivery(files, self._discard, packed=self._is_packed(), on_error=self.cancel)

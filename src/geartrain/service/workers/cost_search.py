@@ -81,6 +81,8 @@ class CostSearch:
         self, worker: WorkerPort, info: WorkerInfo, batching: Batching, *, observer: WorkerObserver, budget: float
     ) -> float:
         """Return the limit, 0 for none."""
+        if info.signature.contract:
+            return self._give_up("the model takes whole requests, which have no inputs to grow")
         async with contextlib.AsyncExitStack() as stack:
             try:
                 example = (

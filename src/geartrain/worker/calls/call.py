@@ -110,6 +110,7 @@ class Call:
         "_log",
         "_message",
         "_reports",
+        "_room",
         "_scope_token",
         "_slot",
         "_tools",
@@ -152,6 +153,9 @@ class Call:
         self._writer: LineWriter = tools.router.begin(self._log.write)
         self._invocation: Invocation = begin(items, reports)
         self._scope_token: Token[Scope | None] = set_scope(self._invocation.scope)
+        if message.probe and tools.memory is not None:
+            self._room = tools.memory.confined(message.probe)
+            self._room.__enter__()
 
     def __exit__(self, *_: object) -> None:
         """End the routing: what is written from here on belongs to no prediction.
@@ -159,6 +163,8 @@ class Call:
         The author's input files are closed.
         """
         tools = self._tools
+        if self._message.probe and tools.memory is not None:
+            self._room.__exit__(None, None, None)
         self._invocation.end(tools.control)
         tools.router.end(self._writer)
         if self._log.dropped:

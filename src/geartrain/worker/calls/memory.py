@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
+import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from geartrain.authoring.metrics import Counter, Definition, Gauge, Registry
@@ -43,6 +46,7 @@ class MemoryLimit:
         self._rows = 0  # without a limit
         self._until = 0.0
         self._is_full = False  # true while memory of a failed run is still held
+        self._is_confined = False
 
     @property
     def rows(self) -> int:
@@ -64,6 +68,23 @@ class MemoryLimit:
         """Note that a failed run has left memory behind."""
         self._is_full = True
 
+    @contextlib.contextmanager
+    def confined(self, room: int) -> Iterator[None]:
+        """Let allocations beyond `room` more bytes fail inside the block, instead of being killed for them (Linux)."""
+        data = re.search(r"^VmData:\s*(\d+) kB", _status(), re.MULTILINE)
+        if data is None or self._is_confined:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        self._is_confined = True
+        try:
+            resource.setrlimit(resource.RLIMIT_DATA, (min(int(data[1]) * 1024 + room, sys.maxsize, *limits), hard))
+            yield
+        finally:
+            self._is_confined = False
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
     def relieve(self) -> None:
         """Give memory back that a failed run has left behind. Called before the next run, when its frames are gone."""
         if not self._is_full:
@@ -84,6 +105,14 @@ class MemoryLimit:
         text = "Rows at once that fit into memory, after a batch that did not; 0: no limit"
         definition = Definition("geartrain_batch_memory_limit_rows", "gauge", text, (), "max")
         self._registry.define(Gauge(self._registry, definition)).set(self._rows)
+
+
+def _status() -> str:
+    """The figures of this process; empty on a system without them."""
+    try:
+        return Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def parts_of(items: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:

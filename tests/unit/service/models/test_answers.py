@@ -241,11 +241,13 @@ def test_settings() -> None:
     assert read_cache({"ttl": "10m", "max_bytes": "1MiB", "share": True}) == CacheSettings(600.0, 1024**2, share=True)
     for value, message in (
         ("yes", "`cache` has to be `true`"),
-        ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share"),
+        ({"time": 3}, "there is no key `cache.time`; there are ttl, max_bytes, share, folder"),
         ({"ttl": 0}, "`cache.ttl` is 0; write seconds"),
         ({"ttl": "soon"}, "`cache.ttl` is 'soon'; write seconds"),
         ({"max_bytes": "much"}, "`cache.max_bytes` is 'much'; write a size"),
         ({"share": 1}, "`cache.share` is 1; write true or false"),
+        ({"folder": "answers"}, "`cache.folder` is 'answers'; write an absolute path"),
+        ({"folder": 1}, "`cache.folder` is 1; write an absolute path"),
     ):
         with pytest.raises(ProjectError, match=message.replace("(", r"\(")):
             read_cache(value)

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,15 +97,55 @@ def test_a_batch_without_room_is_run_again_in_halves_and_the_limit_is_remembered
     )
 
 
+CONFINED = """
+import resource
+from geartrain.authoring.metrics import Registry
+from geartrain.worker.calls.memory import MemoryLimit
+
+before = resource.getrlimit(resource.RLIMIT_DATA)
+memory = MemoryLimit(Registry())
+try:
+    with memory.confined(64 * 1024**2), memory.confined(1):
+        small = bytearray(16 * 1024**2)
+        bytearray(256 * 1024**2)
+except MemoryError:
+    print("no room")
+print(len(bytearray(256 * 1024**2)), resource.getrlimit(resource.RLIMIT_DATA) == before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_a_probe_beyond_its_room_fails_in_place_of_being_killed() -> None:
+    """In a process of its own, which has so many bytes more and no others."""
+    done = subprocess.run([sys.executable, "-c", CONFINED], capture_output=True, text=True, check=True)
+    assert done.stdout == f"no room\n{256 * 1024**2} True\n"
+
+
+def test_a_probe_has_the_room_that_its_message_says() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def run(texts: list[str]) -> list[str]:
+        seen.append(resource.getrlimit(resource.RLIMIT_DATA))
+        return texts
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    worker = Worker(batched(run))
+    assert worker.ask(texts("a", "b"), probe=2**40).errors == {}
+    assert worker.ask(texts("a", "b")).errors == {}
+    (soft, _), after = seen
+    assert 2**40 < soft < 2**42
+    assert after == before == resource.getrlimit(resource.RLIMIT_DATA)
+
+
 def test_a_probe_runs_whole_and_once() -> None:
     """Also after a batch that had no room, and though a batch that raised would be run again one by one."""
     worker = Worker(batched(retry_singly=True)(small(2)))
-    assert worker.ask(texts(*"abcd"), probe=True).errors == dict.fromkeys(range(4), "MemoryError")
+    assert worker.ask(texts(*"abcd"), probe=2**40).errors == dict.fromkeys(range(4), "MemoryError")
     assert (CALLS, worker.control) == ([4], [])
-    _, probe = worker.ask_all([texts(*"abcd"), texts(*"abcd")], probe=False), worker.ask(texts(*"abcd"), probe=True)
+    _, probe = worker.ask_all([texts(*"abcd"), texts(*"abcd")], probe=0), worker.ask(texts(*"abcd"), probe=2**40)
     assert probe.errors == dict.fromkeys(range(4), "MemoryError")
     assert CALLS[-1] == 4
-    alone = Worker(batched(small(0))).ask(texts("a", "b"), probe=True)
+    alone = Worker(batched(small(0))).ask(texts("a", "b"), probe=2**40)
     assert alone.errors == {0: "MemoryError", 1: "MemoryError"}
 
 

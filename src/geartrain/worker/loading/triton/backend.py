@@ -23,6 +23,7 @@ from geartrain.authoring.devices import own_device
 from geartrain.authoring.requests import Tensors
 from geartrain.authoring.scope import batch_item, current_scope
 from geartrain.domain.predictions.batching import Batching, policy_of
+from geartrain.domain.predictions.costs import CostRule
 from geartrain.domain.signature.types import Signature
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.loading.load_errors import blame
@@ -75,6 +76,11 @@ def load_triton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
         run = runner.run_decoupled
     output = tensors_output(streams=is_decoupled)
     opened = whole(run, "tensors", "requests", output=output, batching=batches, inputs=inputs, outputs=outputs)
+    if batches is not None and batches.policy.cost:
+        try:
+            CostRule(batches.policy.cost, opened.signature)
+        except ValueError as error:
+            raise LoadError(f"{where}: `batching`: {error}") from error
     return LoadedRunner(
         instance=model,
         run=run,

@@ -91,6 +91,18 @@ def test_a_batch_gives_a_result_or_an_error_for_each_request(model: Model) -> No
     assert runner.run(requests=Tensors({"x": X}))["y"].tolist() == [1.0]  # one by itself
 
 
+def test_costs_name_declared_inputs(model: Model) -> None:
+    config = BATCHED + ' input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }'
+    settings = model.folder / "geartrain.yaml"
+    settings.write_text("batching: {cost: 'x[1]', max_cost: auto}")
+    batching = model.execute(f"return [{OUT} for _ in requests]", config).batching
+    assert batching is not None
+    assert (batching.policy.cost, batching.policy.max_cost, batching.policy.auto_cost) == ("x[1]", 0, True)
+    settings.write_text("batching: {cost: z, max_cost: 9}")
+    with pytest.raises(LoadError, match="`batching`: cost: there is no input 'z'; there are: x"):
+        model.execute(f"return [{OUT} for _ in requests]", config)
+
+
 def test_a_response_may_be_sent_in_place_of_returned(model: Model) -> None:
     runner = model.execute(f"requests[0].get_response_sender().send({OUT}, flags=1)")
     assert runner.run(requests=Tensors({"x": X}))["y"].tolist() == [1.0]

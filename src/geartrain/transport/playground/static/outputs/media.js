@@ -80,6 +80,19 @@ function preview(blob, name) {
   return nameOnly(name);
 }
 
+/** Return a small picture of a file. It holds the file only until it is loaded. */
+export function thumbnail(blob, name) {
+  const address = URL.createObjectURL(blob);
+  const image = h("img", { src: address, alt: name, class: "file-preview" });
+  const end = (isShown) => {
+    URL.revokeObjectURL(address);
+    if (!isShown) image.replaceWith(nameOnly(name));
+  };
+  image.addEventListener("load", () => end(true), { once: true });
+  image.addEventListener("error", () => end(false), { once: true });
+  return image;
+}
+
 function nameOnly(name) {
   return h("div", { class: "file-name-only" }, icon("file"), name);
 }

@@ -17,6 +17,8 @@ export const BROKEN = 2;
 export const SAME = 3; // two models that were compared agree
 export const DIFFERENT = 4;
 
+const lenient = new TextDecoder();
+
 const OWN = new Set(["row", "output", "error"]);
 
 /** Return true for the outputs of two models: of `geartrain batch --compare`. */
@@ -266,22 +268,28 @@ export class Selection {
       if (!this.isClosed && this.matches(value, text)) this.places.push(first);
     } else {
       const block = await readPart(set.files[place], begin - base, set.endOf(end - 1, place) - base);
-      for (let at = first; at < end && !this.isClosed; at += 1) {
+      const last = this.mayHave(lenient.decode(block)) ? end : first; // most blocks have the text nowhere
+      for (let at = first; at < last && !this.isClosed; at += 1) {
         if (this.kinds && !this.kinds.has(set.kinds.values[at])) continue;
-        const { value, text } = readLine(block.subarray(set.starts.values[at] - begin, set.endOf(at, place) - begin));
-        if (this.matches(value, text)) this.places.push(at);
+        const line = block.subarray(set.starts.values[at] - begin, set.endOf(at, place) - begin);
+        if (this.mayHave(lenient.decode(line))) {
+          const { value, text } = readLine(line);
+          if (this.matches(value, text)) this.places.push(at);
+        }
         if (turns.isOver()) await turns.next();
       }
     }
     this.seen = end;
   }
 
-  // Most lines do not have the text at all, and to see that is quicker than to walk their values.
+  // Return false for JSON that has the text neither as it is nor in escapes: most has not, and needs not be parsed.
+  mayHave(json) {
+    const lower = json.toLowerCase();
+    return lower.includes(this.text) || lower.includes(this.escaped) || lower.includes("\\u");
+  }
+
   matches(value, line) {
-    const lower = line.toLowerCase();
-    if (!value) return lower.includes(this.text);
-    if (!lower.includes(this.escaped) && !lower.includes("\\u")) return false;
-    return hasText(value, this.text);
+    return value ? hasText(value, this.text) : line.toLowerCase().includes(this.text);
   }
 
   report() {

@@ -3,6 +3,8 @@
 import { button, h, icon } from "../lib/dom.js";
 import { bytes, number } from "../lib/format.js";
 import { visible } from "../lib/text.js";
+import { readDataUrl, thumbnail } from "../outputs/media.js";
+import { fileBeside } from "./choice.js";
 import { BROKEN, DIFFERENT, ERROR, errorText, GOOD, isPair, SAME } from "./set.js";
 
 export const PAGE = 50; // rows
@@ -22,7 +24,7 @@ export async function rowsTable(selection, first, open) {
   const places = Array.from({ length: Math.min(PAGE, selection.count - first) }, (_, by) => selection.at(first + by));
   for (const [by, row] of (await readRows(set, places)).entries()) {
     const index = first + by;
-    const cells = cellsOf(row, names, outputs.length);
+    const cells = cellsOf(row, { names, width: outputs.length, besides: set.besides });
     const opened = button(numberOf(row), { class: "small quiet row-open", "aria-label": `Open row ${numberOf(row)}`, data: { index } });
     body.append(h("tr", { onclick: () => open(index) }, h("td", { class: "number" }, opened), cells));
   }
@@ -52,7 +54,8 @@ export function rowSign(kind) {
   return h("span", { class: `sign ${name}` }, h("span", { class: "dot", "aria-hidden": "true" }), text);
 }
 
-function cellsOf({ kind, value, fault, text, size }, names, width) {
+function cellsOf({ kind, value, fault, text, size }, { names, width, besides }) {
+  const brief = (each) => pictureOf(each, besides) ?? inBrief(each);
   if (!value) {
     const shown = fault ? [fault, visible(text.slice(0, CUT))] : [`${bytes(size)}: open the row to see it`];
     return [h("td", { colspan: names.length + width }, kind === GOOD ? null : rowSign(kind), shown.map((each) => h("p", { class: "brief muted" }, each)))];
@@ -65,7 +68,14 @@ function cellsOf({ kind, value, fault, text, size }, names, width) {
   return [...kept, h("td", {}, brief(a)), h("td", {}, brief(b)), h("td", { class: marked }, typeof score === "number" ? number(score, 4) : "–")];
 }
 
-function brief(value) {
+// A small picture of an output that is one; null for any other.
+function pictureOf(value, besides) {
+  if (typeof value !== "string") return null;
+  const file = value.startsWith("data:image/") ? readDataUrl(value) : fileBeside(value, besides);
+  return file?.type.startsWith("image/") ? thumbnail(file, file.name ?? "Picture") : null;
+}
+
+function inBrief(value) {
   if (value === null || value === undefined) return h("p", { class: "brief muted" }, value === null ? "null" : "");
   if (typeof value === "number") return h("p", { class: "brief scalar" }, number(value));
   return h("p", { class: "brief" }, visible(inWords(value)).slice(0, CUT));

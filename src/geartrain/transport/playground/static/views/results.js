@@ -186,7 +186,7 @@ function rowList(set, choose) {
   const turn = (by) => void paintPage(first + by * PAGE);
   const before = button("Previous", { class: "small", data: { turn: "-1" }, onclick: () => turn(-1) });
   const after = button("Next", { class: "small", data: { turn: "1" }, onclick: () => turn(1) });
-  const page = h("input", { type: "number", class: "control small number", min: "1", "aria-label": "Page", onchange: () => void paintPage((Math.max(1, Math.floor(Number(page.value) || 1)) - 1) * PAGE) });
+  const page = h("input", { type: "number", class: "control small number", min: "1", "aria-label": "Page", onchange: () => void turnTo((Math.floor(Number(page.value)) || 1) - 1) });
   const pages = h("span", { class: "muted" });
   const pager = h("div", { class: "pager" }, note, before, page, pages, after);
   const panel = h("section", { class: "panel rows-panel", "aria-label": "Rows" }, h("div", { class: "panel-head rows-head" }, segments, find), box, pager);
@@ -200,6 +200,11 @@ function rowList(set, choose) {
   let isWaiting = false; // for the first row
   let timer = 0;
   let shownRow = null; // the place in the selection of the one that is shown in full
+
+  async function turnTo(at) {
+    await paintPage(at * PAGE);
+    page.value = String(first / PAGE + 1);
+  }
 
   async function paintPage(from) {
     wanted = from;
@@ -237,7 +242,8 @@ function rowList(set, choose) {
   function paintPager() {
     const count = selection.count;
     const sum = Math.max(1, Math.ceil(count / PAGE));
-    note.textContent = selection.fault || (count ? `${number(first + 1)} to ${number(first + shown)} of ${number(count)}${selection.isSearching ? ", and more to be found" : ""}` : "");
+    note.textContent = selection.fault || (count ? `${number(first + 1)} to ${number(first + shown)} of ${number(count)}` : "");
+    if (selection.isSearching && set.count) note.textContent += ` ${Math.floor((100 * selection.seen) / set.count)} % searched`;
     before.disabled = first === 0;
     after.disabled = first + PAGE >= count;
     if (document.activeElement !== page) page.value = String(first / PAGE + 1);
@@ -309,7 +315,10 @@ function rowList(set, choose) {
   return {
     element,
     choose: select,
-    repaint: () => void (shownRow === null ? paintPage(first) : openRow(shownRow)),
+    repaint() {
+      void paintPage(first);
+      if (shownRow !== null) void openRow(shownRow);
+    },
     follow() {
       paintSegments();
       if (selection.places) void selection.follow();
