@@ -196,6 +196,15 @@ async def test_a_model_declares_its_cache_and_geartrain_yaml_overrules_it(live: 
         assert [answer.headers.get("x-cache") for answer in answers] == found, name
 
 
+async def test_choices_for_one_prompt_are_not_one_answer(live: Live) -> None:
+    """A kept answer is the first of them."""
+    body = {"model": "declared", "prompt": ["choices", "more"]}
+    answers = [(await live.http.post("/v1/completions", json={**body, "n": n})).json()["choices"] for n in (3, 3, 1)]
+    first, again, alone = ([choice["text"] for choice in answer] for answer in answers)
+    assert (len(set(first)), len(set(again))) == (6, 6)
+    assert alone == [first[0], first[3]] == [again[0], again[3]]
+
+
 async def test_inputs_that_are_left_out_are_their_defaults(live: Live) -> None:
     first = await live.post("declared", {"prompt": "left"})
     again = await live.post("declared", {"prompt": "left", "steps": 5, "temperature": 0.5})

@@ -44,6 +44,11 @@ class Asked(msgspec.Struct, frozen=True):
     model: str  # the client's name for it
     is_large: bool = False  # its inputs take long to read
     held: HeldBody | None = None  # the body of members without long texts
+    is_again: bool = False  # another choice for an input, which a kept answer would make equal to the first
+
+    def for_choice(self, number: int) -> Asked:
+        """Return the request for one of several choices for the same input; `number` is from 0 on."""
+        return msgspec.structs.replace(self, is_again=True) if number else self
 
     @property
     def view(self) -> OpenAIView:
@@ -209,15 +214,17 @@ def begin_all(
     names: dict[str, str],
     record: RequestRecord,
     chat: Members | None = None,
+    count: int = 1,
 ) -> list[Prediction]:
     """Start a prediction for each input: all of them or none. Raises `GeartrainError`.
 
-    `names` and `chat` as for `begin`.
+    `names` and `chat` as for `begin`. `count`: so many inputs, one behind the other, are choices for the same one.
     """
     predictions: list[Prediction] = []
     try:
-        for one in inputs:
-            predictions.append(begin(asked, one, names=names, record=record, chat=chat))  # noqa: PERF401 - see below
+        for at, one in enumerate(inputs):
+            choice = asked.for_choice(at % count)
+            predictions.append(begin(choice, one, names=names, record=record, chat=chat))
     except BaseException:
         forsake_all(asked.deployment, predictions)  # those before the one that could not begin
         raise
@@ -260,7 +267,7 @@ def begin(
             tensors=request.tensors,
             parameters=request.request.parameters or None,
             queue=deployment.settings.inference_queue,
-            request=record.context,
+            request=msgspec.structs.replace(record.context, cache="no-store") if asked.is_again else record.context,
             attachments=attachments,
             inline=inline,
             checked=checked,

@@ -82,7 +82,12 @@ class GenerationExchange(_ImageExchange):
             inputs = tuple({**one, **sources} for one in request.inputs)
             names = {**request.names, media.image: "images"}
             request = msgspec.structs.replace(request, inputs=inputs, names=names)
-        return await self.draw(asked, request, self.plainly(asked, request.names, inline=not request.has_urls))
+
+        def begin_one(number: int, values: Members) -> Prediction:
+            choice, inline = asked.for_choice(number), not request.has_urls
+            return begin(choice, values, names=request.names, record=self.record, inline=inline)
+
+        return await self.draw(asked, request, begin_one)
 
 
 class EditExchange(_ImageExchange):
@@ -143,7 +148,7 @@ class EditExchange(_ImageExchange):
             files = sent[number]
             shown = {name: msgspec.Raw(_encode(_names_of(file))) for name, file in files.items()}
             prediction = begin(
-                asked,
+                asked.for_choice(number),
                 {**values, **shown},
                 names=request.names,
                 record=self.record,

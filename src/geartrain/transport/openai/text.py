@@ -115,7 +115,9 @@ class TextExchange:
                 await self._bodies.check_shape(request.shape)
             if self._has_left:
                 return
-            predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)
+            predictions = begin_all(
+                asked, inputs, names=request.names, record=self.record, chat=request.chat, count=request.count
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return

@@ -66,11 +66,9 @@ class WholeExchange:
         await for_each(enumerate(inputs), run, at_once=min(_TOGETHER, len(inputs)))
         return [self._predictions[number] for number in range(len(inputs))]
 
-    def plainly(
-        self, asked: Asked, names: dict[str, str], *, inline: bool = False
-    ) -> Callable[[int, Given], Prediction]:
+    def plainly(self, asked: Asked, names: dict[str, str]) -> Callable[[int, Given], Prediction]:
         """Create the starter of predictions without files; see `begin`."""
-        return lambda _, values: begin(asked, values, names=names, record=self.record, inline=inline)
+        return lambda _, values: begin(asked, values, names=names, record=self.record)
 
     async def _respond(self, answering: Coroutine[Any, Any, Answer]) -> None:
         try:
