@@ -102,7 +102,9 @@ class CostSearch:
         """Measure ever larger calls; return the cost of the one from which on there is no gain."""
         best: Load | None = None
         rate, longest, without, stop = 0.0, inf, 0, "no larger call is possible"
-        for load in loads:
+        following = iter(loads)
+        # In a thread: the inputs of a large call take long to make.
+        while (load := await asyncio.to_thread(next, following, None)) is not None:
             try:
                 seconds = await probes.measure(load, longest)
             except ProbeError as error:
