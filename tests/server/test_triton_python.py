@@ -7,6 +7,7 @@ import json
 import queue
 import runpy
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -230,14 +231,20 @@ def test_decoupled_responses_over_http(triton: Served) -> None:
     assert triton.generate("shout", text_input="how are you")["text_output"] == "HOWAREYOU"
 
 
+def wait_for_running(triton: Served, number: int) -> None:
+    """Wait until so many threads of the model send responses."""
+    until = time.monotonic() + PATIENCE
+    while (found := triton.generate("repeat", IN=[0], running=True)["OUT"]) != number:
+        assert time.monotonic() < until, f"{found} instead of {number}"
+
+
 def test_a_client_that_leaves_is_told_to_the_sender(triton: Served) -> None:
     body = {"IN": [1], "WAIT": True}
     with triton.client.stream("POST", "/v2/models/repeat/generate_stream", json=body) as answer:
-        assert json.loads(next(answer.iter_lines()).removeprefix("data: "))["OUT"] == 1
-        while triton.generate("repeat", IN=[0], running=True)["OUT"] != 1:
-            pass
-    while triton.generate("repeat", IN=[0], running=True)["OUT"]:
-        pass
+        lines = answer.iter_lines()  # kept: without it, httpx would close the connection
+        assert json.loads(next(lines).removeprefix("data: "))["OUT"] == 1
+        wait_for_running(triton, 1)
+    wait_for_running(triton, 0)
 
 
 def test_metrics_have_the_names_and_labels_of_the_model(triton: Served) -> None:
