@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import anthropic
 import httpx
@@ -13,7 +14,8 @@ from anthropic.types import ModelInfo
 
 from geartrain.testing import serve
 from geartrain.testing.server import Server
-from tests.support.servers import PATIENCE, write_model
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
+from tests.support.servers import PATIENCE, ServerProcess, write_model
 from tests.support.text_apis import WRITER
 
 NAMES = ["a", "b", "c", "d"]
@@ -87,3 +89,31 @@ def test_wrong_pages_are_named(server: Server, query: str, said: str) -> None:
     body = response.json()
     assert (response.status_code, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
     assert f"'{said}'" in body["error"]["message"]
+
+
+def test_a_refused_key_is_told_in_the_form_of_the_client(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "writer", WRITER)
+    runs = new_key()
+    add_key(tmp_path / "keys", Key("ada", ("predict",), digest_of(runs)))  # without the scope `read`
+    process = ServerProcess(str(tmp_path / "models"), "--keys", str(tmp_path / "keys"))
+    url = process.wait_for("listening")["url"] + "/v1/models"
+    try:
+        for path in (url, f"{url}/writer"):
+            for key, status, kind in (("wrong", 401, "authentication_error"), (runs, 403, "permission_error")):
+                for headers in ({"x-api-key": key}, {"authorization": f"Bearer {key}", "anthropic-version": "x"}):
+                    refused = httpx.get(path, headers=headers)
+                    body = refused.json()
+                    assert (refused.status_code, body["type"], body["error"]["type"]) == (status, "error", kind)
+                body = httpx.get(path, headers={"authorization": f"Bearer {key}"}).json()
+                assert set(body["error"]) == {"message", "type", "param", "code"}
+        wrong = httpx.post(url, headers={"anthropic-version": "x"})
+        assert (wrong.status_code, wrong.json()["type"], wrong.headers["allow"]) == (405, "error", "GET, HEAD")
+        assert "type" not in httpx.post(url).json()
+        with (
+            anthropic.Anthropic(base_url=url.removesuffix("/v1/models"), api_key="wrong", max_retries=0) as client,
+            pytest.raises(anthropic.AuthenticationError) as caught,
+        ):
+            client.models.list()
+        assert caught.value.type == "authentication_error"
+    finally:
+        process.end()

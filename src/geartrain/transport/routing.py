@@ -75,6 +75,7 @@ class Route(msgspec.Struct, frozen=True):
             or else the default model; `all` models, or the server as a whole; `none` of them.
         outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
         is_relayable: whether other servers of a cluster may hand over requests of their clients.
+        choose_api: returns the form of the refusals for a request, where `api` shares the path with another protocol.
     """
 
     methods: tuple[str, ...]
@@ -85,6 +86,11 @@ class Route(msgspec.Struct, frozen=True):
     subject: Subject = "model"
     outline: Begin | None = None
     is_relayable: bool = False
+    choose_api: Callable[[Head], Api] | None = None
+
+    def api_for(self, head: Head) -> Api:
+        """Return the protocol that refuses a request."""
+        return self.api if self.choose_api is None else self.choose_api(head)
 
 
 class Guard(Protocol):
@@ -198,7 +204,7 @@ class Router:
         route = node.routes.get(head.method)
         if route is None:
             allowed = ", ".join(sorted(node.routes))
-            return next(iter(node.routes.values())).api.wrong_method(allowed)
+            return next(iter(node.routes.values())).api_for(head).wrong_method(allowed)
         notes = head.notes
         notes.model = params.get("model", "")
         if route.scope == "predict":
@@ -208,10 +214,10 @@ class Router:
             head.notes.is_routine = route.scope in ROUTINE
             decision = begin(head, params)
         except GeartrainError as error:
-            return route.api.refuse(error)
+            return route.api_for(head).refuse(error)
         except Exception:
             logger.exception("an endpoint failed")
-            return route.api.refuse(BUG)
+            return route.api_for(head).refuse(BUG)
         if is_reusable or not isinstance(decision, Accepted):
             return decision
         return msgspec.structs.replace(decision, is_reusable=False)

@@ -1,6 +1,6 @@
 """`GET /v1/models` and `/v1/models/{id}`: the models that a client may ask.
 
-A client that sends `anthropic-version` gets Anthropic's form, and only models that it can send messages to.
+A client of Anthropic's API gets its form, and only models that it can send messages to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from geartrain.domain.predictions.lifecycle import Health
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport.openai.asking import find
-from geartrain.transport.openai.text_forms import refuse_message
 from geartrain.transport.wire.exchange import Answer, Head
 
 _OK: Final = HTTPStatus.OK
@@ -27,34 +26,26 @@ _MAX_QUERY: Final = 4096  # bytes
 _encode = msgspec.json.Encoder().encode
 
 
-def list_all(catalogue: Catalogue, head: Head) -> Answer:
-    """Return the models that are ready, of those that the client's key is for."""
+def list_all(catalogue: Catalogue, head: Head, *, is_anthropic: bool) -> Answer:
+    """Return the models that are ready, of those that the client's key is for. Raises `OpenAIError` for a wrong page."""
     seen = [one for one in _ready(catalogue) if _may_see(head, one[1].name)]
-    if _is_anthropic(head):
-        try:
-            page = read_page(parse_qs(head.query[:_MAX_QUERY].decode("latin-1")))
-            asked = [describe_model(name, _loaded_at(model)) for name, model in seen if _takes_messages(model)]
-            return Answer(_OK, (encode_page(asked, page),))
-        except GeartrainError as error:
-            return refuse_message(error)
+    if is_anthropic:
+        page = read_page(parse_qs(head.query[:_MAX_QUERY].decode("latin-1")))
+        asked = [describe_model(name, _loaded_at(model)) for name, model in seen if _takes_messages(model)]
+        return Answer(_OK, (encode_page(asked, page),))
     listed = [describe(*one) for one in seen]
     return Answer(_OK, (_encode({"object": "list", "data": listed}),))
 
 
-def find_model(catalogue: Catalogue, head: Head, name: str) -> Answer:
+def find_model(catalogue: Catalogue, head: Head, name: str, *, is_anthropic: bool) -> Answer:
     """Return one model. Raises `NOT_FOUND`."""
-    if _is_anthropic(head):
-        try:
-            deployment = find(catalogue, head, name)
-            deployment.workers.check_ready()
-            if not _takes_messages(deployment):
-                raise unknown_model(name)
-        except GeartrainError as error:
-            return refuse_message(error)
-        return Answer(_OK, (encode_model(name, _loaded_at(deployment)),))
     deployment = find(catalogue, head, name)
     deployment.workers.check_ready()
-    return Answer(_OK, (_encode(describe(name, deployment)),))
+    if not is_anthropic:
+        return Answer(_OK, (_encode(describe(name, deployment)),))
+    if not _takes_messages(deployment):
+        raise unknown_model(name)
+    return Answer(_OK, (encode_model(name, _loaded_at(deployment)),))
 
 
 def _ready(catalogue: Catalogue) -> Iterator[tuple[str, Deployment]]:
@@ -79,10 +70,6 @@ def describe(name: str, deployment: Deployment) -> dict[str, Any]:
         "owned_by": "geartrain",
         "endpoints": deployment.openai.view.endpoints,
     }
-
-
-def _is_anthropic(head: Head) -> bool:
-    return head.header(b"anthropic-version") is not None
 
 
 def _takes_messages(deployment: Deployment) -> bool:

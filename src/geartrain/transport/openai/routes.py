@@ -83,6 +83,20 @@ API: Final = LateApi()
 ANTHROPIC: Final = LateAnthropicApi()
 
 
+def is_anthropic(head: Head) -> bool:
+    """Return True for a request of a client of Anthropic's API, where a path belongs to both APIs.
+
+    `x-api-key` alone is that of a program without the official client, such as curl.
+    """
+    if head.header(b"anthropic-version") is not None:
+        return True
+    return head.header(b"x-api-key") is not None and head.header(b"authorization") is None
+
+
+def _api_of_models(head: Head) -> Api:
+    return ANTHROPIC if is_anthropic(head) else API
+
+
 def openai_routes(
     catalogue: Catalogue,
     bodies: LargeBodies,
@@ -99,12 +113,12 @@ def openai_routes(
     def list_all(head: Head, params: Params) -> Answer:  # noqa: ARG001 - as of `Begin`
         from geartrain.transport.openai.models import list_all
 
-        return list_all(catalogue, head)
+        return list_all(catalogue, head, is_anthropic=is_anthropic(head))
 
     def describe(head: Head, params: Params) -> Answer:
         from geartrain.transport.openai.models import find_model
 
-        return find_model(catalogue, head, params["id"])
+        return find_model(catalogue, head, params["id"], is_anthropic=is_anthropic(head))
 
     def text(head: Head, responder: Responder, *, form: str) -> Exchange:
         from geartrain.transport.openai.text import TextExchange
@@ -122,8 +136,8 @@ def openai_routes(
 
     yield Route(GET, "/v1/responses/{id}", no_response, API, "read", subject="none")
     yield Route(("DELETE",), "/v1/responses/{id}", no_response, API, "read", subject="none")
-    yield Route(GET, "/v1/models", list_all, API, "read", subject="none")
-    yield Route(GET, "/v1/models/{id}", describe, API, "read", subject="none")
+    for path, begin in (("/v1/models", list_all), ("/v1/models/{id}", describe)):
+        yield Route(GET, path, begin, API, "read", subject="none", choose_api=_api_of_models)
     runs: list[tuple[str, _NewExchange]] = [
         ("/v1/chat/completions", partial(text, form="chat")),
         ("/v1/completions", partial(text, form="completions")),
