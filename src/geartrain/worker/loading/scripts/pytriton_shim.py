@@ -177,17 +177,9 @@ class TritonConfig(SimpleNamespace):
 class Request:
     """A request: arrays by name, and the parameters that the client sent."""
 
-    def __init__(
-        self,
-        data: dict[str, Any],
-        parameters: Mapping[str, Any] | None = None,
-        span: Any = None,
-        requested_output_names: list[str] | None = None,
-    ) -> None:
+    def __init__(self, data: dict[str, Any], parameters: Mapping[str, Any] | None = None) -> None:
         self.data = data
         self.parameters = parameters
-        self.span = span
-        self.requested_output_names = requested_output_names
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]
