@@ -33,6 +33,10 @@ def test_reference_has_a_way_there_and_back(page: Page) -> None:
     page.click('nav a[href="docs"]')
     page.find(".opblock")
     assert page.driver.title == "API reference - geartrain"
+    page.click('nav a[href$="#/results"]')
+    page.says("h1", "Results")
+    page.click('nav a[href="docs"]')
+    page.find(".opblock")
     page.click(".top .brand")
     page.find("form.form")
     open_reference(page, "models/echo/docs")

@@ -51,7 +51,7 @@ def test_key_is_asked_for_and_kept_in_the_tab(
     server.wait_for("ready")
     page.hosts()
     page.open()
-    page.says("dialog h2", "This server asks for a key")
+    page.says("dialog h2", "This server requires a key")
     assert page.faults() == []
     page.find("#key-input").send_keys("wrong", "\ue007")
     page.says("dialog .fault", "key")
@@ -72,7 +72,7 @@ def test_key_is_asked_for_and_kept_in_the_tab(
     assert page.script("return localStorage.length") == 0
     page.click("#key")
     page.click("dialog .danger")
-    page.says("dialog h2", "This server asks for a key")
+    page.says("dialog h2", "This server requires a key")
     page.find("#key-input").send_keys(keys["caller"], "\ue007")
     page.says(".empty", "read")
     assert page.hosts() == {page.url.split("/")[2]}
@@ -147,6 +147,18 @@ def test_model_that_cannot_be_set_up_says_why(
     page.says(".banner", "OSError: no weights")
     assert page.text(".health") == "Setup failed"
     page.run("Not accepted")
+    assert page.faults() == []
+
+
+def test_model_that_cannot_be_imported_leaves_no_form_to_wait_for(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    (tmp_path / "run.py").write_text("import nothing_of_this_name\n")
+    server = server_process(str(tmp_path))
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    page.open()
+    page.says(".banner", "No module named 'nothing_of_this_name'")
+    page.until(lambda: not page.all(".bones"), "the end of the placeholders")
     assert page.faults() == []
 
 

@@ -237,7 +237,7 @@ def test_model_that_takes_a_prompt_chats_too_by_the_keyboard_alone(page: Page) -
     page.says(".message.assistant", "GOOD MORNING")  # is kept while the page is
 
 
-def test_code_goes_on_with_the_chat(page: Page, picture: Picture) -> None:
+def test_code_goes_on_with_the_chat(page: Page) -> None:
     open_chat(page, "writer")
     page.click(".chat .panel-head button:last-child")
     page.write("max_new_tokens", "3")
@@ -249,7 +249,6 @@ def test_code_goes_on_with_the_chat(page: Page, picture: Picture) -> None:
         page.until(lambda: page.text("pre.code"), "the code")
         samples[language] = page.content("pre.code")
     page.click('[data-language="openai-python"]')
-    picture("playground-chat-code")
     said = run_code(sys.executable, "-", text=samples["openai-python"])
     assert said == 'IT\'S "$HOME" `HERE` '
     if shutil.which("curl"):
@@ -320,7 +319,7 @@ def test_chat_with_a_key(driver: webdriver.Chrome, tmp_path: Path) -> None:
     try:
         page = Page(driver, served.url)
         page.open("models/writer//chat")
-        page.says("dialog h2", "This server asks for a key")
+        page.says("dialog h2", "This server requires a key")
         page.find("#key-input").send_keys(secret, ENTER)
         page.find(".composer textarea").send_keys("good morning", ENTER)
         answered(page)

@@ -91,7 +91,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/security.md", "geartrain serve models --host"): _PRIVILEGED,
     ("docs/security.md", "curl -H 'Authorization"): _PRIVILEGED,
     ("docs/security.md", "geartrain serve models --jwt-issuer"): _PRIVILEGED,
-    ("docs/tutorial.md", "mkdir sketches"): "it installs packages, which takes minutes, and geartrain is installed",
+    ("docs/tutorial.md", "mkdir -p sketches"): "it installs packages, which takes minutes, and geartrain is installed",
     ("docs/tutorial.md", "geartrain build sketch -t"): _DOCKER,
     (
         "docs/models.md",

@@ -102,7 +102,7 @@ def test_cogs_api_asks_for_a_key(server: Keyed) -> None:
     refused = predict(server, {})
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
     assert refused.json() == {
-        "error": "This server asks for a key, in one header: Authorization: Bearer KEY",
+        "error": "This server requires a key. Send it in a header: Authorization: Bearer KEY",
         "status": "failed",
     }
     assert predict(server, {"authorization": f"Bearer {new_key()}"}).status_code == 401
@@ -199,7 +199,7 @@ def test_metrics_need_a_key_for_all_models(server: Keyed) -> None:
 def test_rest_asks_for_a_key_in_its_own_words(server: Keyed) -> None:
     refused = infer(server, {})
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-    assert refused.json() == {"error": "This server asks for a key, in one header: Authorization: Bearer KEY"}
+    assert refused.json() == {"error": "This server requires a key. Send it in a header: Authorization: Bearer KEY"}
     refused = infer(server, server.ecg, "pets")
     assert (refused.status_code, refused.json()) == (403, {"error": "The key 'ecg' is not for the model 'pets'."})
     assert infer(server, server.ecg).status_code == 200

@@ -11,17 +11,20 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 
 from geartrain.server.memory import tune_collector
 from geartrain.server.options import StoreOptions
 from tests.support.far_clients import PATIENCE, ask_grpc, ask_http
 from tests.support.loop_probe import LoopProbe, least_of_several
-from tests.support.servers import LiveServer, Serve
+from tests.support.servers import LiveServer, Serve, ServeOnce
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODEL: Final = """
     from geartrain import BaseRunner
@@ -47,11 +50,12 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-@pytest.fixture
-async def server(serve: Serve) -> AsyncIterator[LiveServer]:
-    async with serve(MODEL) as live:
-        await asyncio.to_thread(call, live, "ServerLive", b"")  # what answers gRPC is imported for the first call
-        yield live
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server(serve_once: ServeOnce) -> LiveServer:
+    live = await serve_once(MODEL)
+    live.remember_nothing()
+    await asyncio.to_thread(call, live, "ServerLive", b"")  # what answers gRPC is imported for the first call
+    return live
 
 
 def call(server: LiveServer, method: str, message: bytes, *, gzip: bool = False) -> bytes | tuple[str, str]:
@@ -229,7 +233,7 @@ def asked_of_grpc(count: int, size: int) -> bytes:
 )
 @least_of_several
 async def test_s13_large_answers_do_not_hold_the_loop(
-    serve: Serve, way: str, answer: str, give: str, count: int, size: int
+    serve_once: ServeOnce, way: str, answer: str, give: str, count: int, size: int
 ) -> None:
     async def ask(server: LiveServer, count: int, size: int) -> bytes:
         if way.startswith("Model"):
@@ -241,10 +245,10 @@ async def test_s13_large_answers_do_not_hold_the_loop(
         assert status == 200, answered[:500]
         return answered
 
-    async with serve(ANSWERS.replace("ANSWER", answer).replace("GIVE", give)) as live:
-        await ask(live, 3, 100_000)  # what is imported, and started, once
-        with LoopProbe() as probe:
-            found = await ask(live, count, size)
+    live = await serve_once(ANSWERS.replace("ANSWER", answer).replace("GIVE", give))
+    await ask(live, 3, 100_000)  # what is imported, and started, once
+    with LoopProbe() as probe:
+        found = await ask(live, count, size)
     assert 0 <= found.count(b"a") - count * size < 100
     probe.check(LONGEST_HOLD)
 
@@ -264,12 +268,12 @@ STREAM: Final = """
 @pytest.mark.parametrize(("count", "size"), [(4, 30_000_000), (120, 1_000_000)])
 @least_of_several
 async def test_s13_large_streams_do_not_hold_the_loop(
-    serve: Serve, accepted: str, copies: int, count: int, size: int
+    serve_once: ServeOnce, accepted: str, copies: int, count: int, size: int
 ) -> None:
-    async with serve(STREAM) as server:
-        body = b'{"input":{"n":%d,"size":%d}}' % (count, size)
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, "/predictions", body, accepted)
+    server = await serve_once(STREAM)
+    body = b'{"input":{"n":%d,"size":%d}}' % (count, size)
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, "/predictions", body, accepted)
     assert status == 200
     assert 0 <= answer.count(b"b") - copies * count * size < 100
     assert answer.rstrip().endswith(b'"status":"succeeded"}')
@@ -471,14 +475,14 @@ def chat(messages: Any = "hello", **fields: Any) -> bytes:
 
 @pytest.mark.parametrize(("count", "size"), [(1, 40_000_000), (1_000_000, 40), (40, 1_000_000)])
 @least_of_several
-async def test_s13_large_chat_answers_do_not_hold_the_loop(serve: Serve, count: int, size: int) -> None:
+async def test_s13_large_chat_answers_do_not_hold_the_loop(serve_once: ServeOnce, count: int, size: int) -> None:
     path = "/v1/chat/completions"
-    async with serve(CHAT) as server:
-        server.remember_nothing()
-        assert (await asyncio.to_thread(post, server, path, chat()))[0] == 200  # what is imported once
-        body = chat(n_pieces=count, size=size)
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, body)
+    server = await serve_once(CHAT)
+    server.remember_nothing()
+    assert (await asyncio.to_thread(post, server, path, chat()))[0] == 200  # what is imported once
+    body = chat(n_pieces=count, size=size)
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == 200, answer[:500]
     assert json.loads(answer)["choices"][0]["message"]["content"] == "c" * size * count
     probe.check(LONGEST_HOLD)
@@ -497,17 +501,17 @@ def text_in(path: str, answer: bytes) -> str:
 @pytest.mark.parametrize(("count", "size"), [(1, 40_000_000), (300_000, 40), (40, 1_000_000)])
 @least_of_several
 async def test_s13_large_answers_of_other_forms_do_not_hold_the_loop(
-    serve: Serve, path: str, count: int, size: int, *, is_stream: bool
+    serve_once: ServeOnce, path: str, count: int, size: int, *, is_stream: bool
 ) -> None:
-    async with serve(CHAT) as server:
-        server.remember_nothing()
-        warm, body = (
-            asked_of(path, "hello", n_pieces=pieces, size=long, stream=is_stream)
-            for pieces, long in ((3, 400_000), (count, size))
-        )
-        assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported once
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, body)
+    server = await serve_once(CHAT)
+    server.remember_nothing()
+    warm, body = (
+        asked_of(path, "hello", n_pieces=pieces, size=long, stream=is_stream)
+        for pieces, long in ((3, 400_000), (count, size))
+    )
+    assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported once
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == 200, answer[:500]
     if is_stream:
         assert answer.count(b"c") >= size * count
@@ -518,14 +522,14 @@ async def test_s13_large_answers_of_other_forms_do_not_hold_the_loop(
 
 @pytest.mark.parametrize(("count", "size"), [(1, 40_000_000), (40, 1_000_000)])
 @least_of_several
-async def test_s13_large_chat_streams_do_not_hold_the_loop(serve: Serve, count: int, size: int) -> None:
+async def test_s13_large_chat_streams_do_not_hold_the_loop(serve_once: ServeOnce, count: int, size: int) -> None:
     path = "/v1/chat/completions"
-    async with serve(CHAT) as server:
-        server.remember_nothing()
-        assert (await asyncio.to_thread(post, server, path, chat(stream=True)))[0] == 200
-        body = chat(n_pieces=count, size=size, stream=True)
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, body)
+    server = await serve_once(CHAT)
+    server.remember_nothing()
+    assert (await asyncio.to_thread(post, server, path, chat(stream=True)))[0] == 200
+    body = chat(n_pieces=count, size=size, stream=True)
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == 200, answer[:500]
     assert 0 <= answer.count(b"c") - size * count < 100 * (count + 3)
     probe.check(LONGEST_HOLD)
@@ -574,14 +578,14 @@ def asked_of(path: str, text: str, **fields: Any) -> bytes:
     ids=["chat", "responses", "messages", "chat of a prompt", "completions", "embeddings"],
 )
 @least_of_several
-async def test_s13_bodies_of_60_mb_do_not_hold_the_loop(serve: Serve, model: str, path: str) -> None:
-    async with serve(model) as server:
-        server.remember_nothing()
-        warm = asked_of(path, "hello" * 200_000)
-        assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
-        body = asked_of(path, "d" * LONG)
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, body)
+async def test_s13_bodies_of_60_mb_do_not_hold_the_loop(serve_once: ServeOnce, model: str, path: str) -> None:
+    server = await serve_once(model)
+    server.remember_nothing()
+    warm = asked_of(path, "hello" * 200_000)
+    assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
+    body = asked_of(path, "d" * LONG)
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == 200, answer[:500]
     assert len(answer) < 4096
     probe.check(LONGEST_HOLD)
@@ -594,17 +598,17 @@ async def test_s13_bodies_of_60_mb_do_not_hold_the_loop(serve: Serve, model: str
     ids=["array", "list"],
 )
 @least_of_several
-async def test_s13_embeddings_do_not_hold_the_loop(serve: Serve, kind: str, given: str, encoding: str) -> None:
+async def test_s13_embeddings_do_not_hold_the_loop(serve_once: ServeOnce, kind: str, given: str, encoding: str) -> None:
     path = "/v1/embeddings"
-    async with serve(EMBEDDINGS.replace("KIND", kind).replace("GIVEN", given)) as server:
-        server.remember_nothing()
-        few, many = (
-            json.dumps({"model": "model", "input": ["text"] * count, "encoding_format": encoding}).encode()
-            for count in (3, 2048)
-        )
-        assert (await asyncio.to_thread(post, server, path, few))[0] == 200
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, many)
+    server = await serve_once(EMBEDDINGS.replace("KIND", kind).replace("GIVEN", given))
+    server.remember_nothing()
+    few, many = (
+        json.dumps({"model": "model", "input": ["text"] * count, "encoding_format": encoding}).encode()
+        for count in (3, 2048)
+    )
+    assert (await asyncio.to_thread(post, server, path, few))[0] == 200
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, many)
     assert status == 200, answer[:500]
     data = json.loads(answer)["data"]
     assert [one["index"] for one in data] == [*range(2048)]
@@ -632,17 +636,17 @@ LARGE_CHATS: Final[dict[str, tuple[int, Callable[[], str | bytes]]]] = {
 
 @pytest.mark.parametrize("name", LARGE_CHATS)
 @least_of_several
-async def test_s13_large_chats_do_not_hold_the_loop(serve: Serve, name: str) -> None:
+async def test_s13_large_chats_do_not_hold_the_loop(serve_once: ServeOnce, name: str) -> None:
     path = "/v1/chat/completions"
     expected, make = LARGE_CHATS[name]
     made = make()
     text = made if isinstance(made, bytes) else made.encode()
-    async with serve(CHAT) as server:
-        warm = chat("hello" * 100_000)
-        assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
-        body = b'{"model":"model","messages":%b}' % text
-        with LoopProbe() as probe:
-            status, answer = await asyncio.to_thread(post, server, path, body)
+    server = await serve_once(CHAT)
+    warm = chat("hello" * 100_000)
+    assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
+    body = b'{"model":"model","messages":%b}' % text
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == expected, answer[:500]
     assert len(answer) < 4096
     probe.check(LONGEST_HOLD)

@@ -172,7 +172,7 @@ def test_keys_and_their_models(tmp_path: Path, askers: list[Asker]) -> None:
         asker.process.wait_for_one("ready")
     refused = asker.ask("tools/list")
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-    assert "asks for a key" in refused.json()["error"]["message"]
+    assert "requires a key" in refused.json()["error"]["message"]
     assert asker.ask("tools/list", headers=secrets["reader"]).status_code == 403
     assert asker.tools(secrets["all"]) == ["a", "b"]
     assert asker.tools(secrets["some"]) == ["a"]

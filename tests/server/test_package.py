@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "src")  # what a build of the wheel reads
 TEMPORARY: Final = ("completed_at", "created_at", "id", "metrics", "started_at")
 # Already there for a test.
-ENVIRONMENT: Final = ("mkdir models && cd models", "python3 -m venv .venv", ". .venv/bin/activate")
+ENVIRONMENT: Final = ("python3 -m venv .venv", ". .venv/bin/activate")
 PATIENCE: Final = 120.0  # seconds; the installation takes some of them even where nothing else runs
 
 
@@ -38,6 +38,13 @@ class Clone:
     folder: Path  # to work in
     environ: dict[str, str]
     address: str = "localhost:5000"  # of the server that has been started
+
+    def prepare(self, command: str) -> bool:
+        """Make the folders beside the clone; return True for a command of the set-up, which is done then."""
+        if command.startswith("mkdir"):
+            subprocess.run(["sh", "-c", command], check=True, cwd=self.folder.parent)
+            return True
+        return command in ENVIRONMENT
 
     def run(self, command: str) -> tuple[int, str]:
         """Run a line as a shell does; return its exit code, and what it prints."""
@@ -79,7 +86,6 @@ class Clone:
 def clone(tmp_path: Path) -> Clone:
     folder, environment, work = tmp_path / "geartrain", tmp_path / "environment", tmp_path / "models"
     folder.mkdir()
-    work.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -115,11 +121,10 @@ def test_commands_of_readme_one_after_another(clone: Clone) -> None:
         for language, block, above in fences((ROOT / "README.md").read_text(encoding="utf-8")):
             if language == "python":
                 path = clone.folder / re.findall(r"`([\w/]+\.py)`", above)[-1]
-                path.parent.mkdir(exist_ok=True)
                 path.write_text(block.replace("localhost:5000", clone.address))
             elif language == "sh":
                 for command in block.splitlines():
-                    if command in ENVIRONMENT:
+                    if clone.prepare(command):
                         continue
                     if command.startswith("geartrain serve"):
                         servers.append(clone.serve(command))

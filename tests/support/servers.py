@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from geartrain.bridge.child import ChildWorker
 from geartrain.domain.predictions.prediction import Prediction
@@ -74,7 +75,7 @@ class LiveServer:
 
     def remember_nothing(self) -> None:
         """Keep no prediction from now on: what it refers to goes with its request, as in a server."""
-        del self.deployment.create
+        vars(self.deployment).pop("create", None)
 
     @property
     def workers(self) -> WorkerPool:
@@ -325,6 +326,27 @@ def serve(tmp_path: Path) -> Serve:
 def serve_shared(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     """As `serve`, for a server that the tests of a module share."""
     return _serve_in(tmp_path_factory.mktemp("shared"))
+
+
+ServeOnce = Callable[[str], Awaitable[LiveServer]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def serve_once(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServeOnce]:
+    """Serve each model of a module once, from the first test that needs it until the end of the module.
+
+    Such tests run in the loop of their module: `pytestmark = pytest.mark.asyncio(loop_scope="module")`.
+    """
+    servers: dict[str, LiveServer] = {}
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(source: str) -> LiveServer:
+            if source not in servers:
+                serving = _serve_in(tmp_path_factory.mktemp("once"))(source)
+                servers[source] = await stack.enter_async_context(serving)
+            return servers[source]
+
+        yield start
 
 
 @pytest.fixture

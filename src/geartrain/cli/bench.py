@@ -139,7 +139,7 @@ def bench(
         typer.Argument(
             metavar="URL|MODEL",
             help="A server, such as http://127.0.0.1:5000; or a model as of `geartrain serve`, for which a server is "
-            "started. What follows -- are options of that `geartrain serve`. The current folder by default.",
+            "started. Options after -- go to that `geartrain serve`. The current folder by default.",
         ),
     ] = ".",
     *,

@@ -41,7 +41,7 @@ def chat(
         typer.Argument(
             metavar="URL|MODEL",
             help="A server of OpenAI's API, such as http://127.0.0.1:5000; or a model as of `geartrain serve`, for "
-            "which a server is started. What follows -- are options of that `geartrain serve`. The current folder by "
+            "which a server is started. Options after -- go to that `geartrain serve`. The current folder by "
             "default.",
         ),
     ] = ".",

@@ -81,7 +81,7 @@ def new(
         add_key(keys, key)
     except AccessError as error:
         fail(str(error))
-    typer.echo(f"Added the key '{name}' to {keys}. It is shown only now:", err=True)
+    typer.echo(f"Added the key '{name}' to {keys}. It is printed only this once.", err=True)
     typer.echo(secret)
 
 

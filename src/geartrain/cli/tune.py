@@ -59,7 +59,7 @@ def tune_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A model as of `geartrain serve`. What follows -- are options of that `geartrain serve`.",
+            help="A model as of `geartrain serve`. Options after -- go to that `geartrain serve`.",
         ),
     ] = ".",
     *,

@@ -449,7 +449,7 @@ def find_builder(wanted: Builder | None = None) -> Builder:
         if shutil.which(name) is not None and (name != "docker" or _answers("docker")):
             return name
     raise ProjectError(
-        "nothing here builds images: install docker, podman or buildah (Debian: apt install buildah), "
+        "no running docker, no podman and no buildah on this machine: install one (Debian: apt install buildah), "
         "or write what an image is built of with --context FOLDER"
     )
 

@@ -39,7 +39,7 @@ def read(file: Path) -> list[Key]:
 def test_new_key_is_printed_once_and_its_digest_is_written(file: Path) -> None:
     result = keys("new", "ada", "--keys", file, "--scope", "predict", "--scope", "read", "--model", "ec*")
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"Added the key 'ada' to {file}. It is shown only now:\n"
+    assert result.stderr == f"Added the key 'ada' to {file}. It is printed only this once.\n"
     secret = result.stdout.removesuffix("\n")
     assert re.fullmatch(r"gt_[A-Za-z0-9_-]{43}", secret)
     assert secret not in file.read_text()

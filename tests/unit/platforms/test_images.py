@@ -308,7 +308,7 @@ def test_what_a_builder_answers_is_the_exit_code(model: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-t", "cats"], "nothing here builds images: install docker, podman or buildah"),
+        (["-t", "cats"], "no running docker, no podman and no buildah on this machine: install one"),
         (["-t", "cats", "--builder", "podman"], "--builder: there is no program podman here"),
         ([], "--tag is missing, or is no name of an image"),
         (["-t", "-x y"], "--tag is missing, or is no name of an image"),

@@ -21,6 +21,7 @@ from geartrain.transport.wire.exchange import Answer, Head
 SCOPES: Final = tuple(scope for scope in get_args(Scope) if scope != "open")
 ANY_MODEL: Final = "*"
 _SCHEME: Final = "bearer"
+_REQUIRED: Final = "This server requires a key. Send it in a header: Authorization: Bearer KEY"
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -105,7 +106,7 @@ class Everybody:
 
 
 class BearerAuthorizer:
-    """Asks for `Authorization: Bearer …`."""
+    """Authorizer of `Authorization: Bearer …` headers."""
 
     is_open = False
 
@@ -115,7 +116,7 @@ class BearerAuthorizer:
     def authorize(self, values: Sequence[str]) -> Grant:
         """Return the grant of the source that knows the token."""
         if len(values) != 1:
-            msg = "This server asks for a key, in one header: Authorization: Bearer KEY"
+            msg = f"Send one header Authorization, not {len(values)}" if values else _REQUIRED
             raise GeartrainError(Code.UNAUTHENTICATED, msg)
         scheme, _, token = values[0].strip().partition(" ")
         token = token.strip()

@@ -69,6 +69,7 @@ _PAGE: Final = """<!DOCTYPE html>
 <nav aria-label="Pages">
 <a href="{playground}">Playground</a>
 <a href="{root}/#/status">Status</a>
+<a href="{root}/#/results">Results</a>
 <a aria-current="page">API<span class="long"> reference</span></a>
 </nav>
 <button type="button" id="theme" aria-label="Theme">

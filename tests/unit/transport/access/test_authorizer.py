@@ -34,8 +34,8 @@ def test_every_source_is_asked() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([], "This server asks for a key, in one header: Authorization: Bearer KEY"),
-        (["Bearer one", "Bearer one"], "in one header"),
+        ([], "This server requires a key. Send it in a header: Authorization: Bearer KEY"),
+        (["Bearer one", "Bearer one"], "Send one header Authorization, not 2"),
         (["Basic one"], "has to be of the form: Bearer KEY"),
         (["one"], "has to be of the form"),
         (["Bearer"], "has to be of the form"),

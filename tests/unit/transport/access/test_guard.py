@@ -178,7 +178,7 @@ def test_each_protocol_refuses_in_its_own_shape(keyed: Router) -> None:
     assert text == b'{"error":"The key is not known to this server, or was revoked.","status":"failed"}'
     code, text, headers = body(keyed.begin(head("GET", "/v2/models/ecg")))
     assert (code, headers[b"www-authenticate"]) == (401, b"Bearer")
-    assert text == b'{"error":"This server asks for a key, in one header: Authorization: Bearer KEY"}'
+    assert text == b'{"error":"This server requires a key. Send it in a header: Authorization: Bearer KEY"}'
     code, text, headers = body(keyed.begin(head("GET", "/v2/models/pets", authorization="Bearer two")))
     assert (code, b"www-authenticate" in headers) == (403, False)
     assert text == b"{\"error\":\"The key 'bob' is not for the model 'pets'.\"}"

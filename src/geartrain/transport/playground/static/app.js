@@ -188,7 +188,7 @@ async function askForKey(reason) {
   const input = h("input", { type: "password", class: "control", id: "key-input", autocomplete: "off", spellcheck: "false", "aria-describedby": "key-hint" });
   const use = button("Use this key", { class: "primary" });
   const shown = dialog(
-    "This server asks for a key",
+    "This server requires a key",
     [
       reason ? h("p", { class: "fault", role: "alert" }, reason) : null,
       h("label", { class: "label", for: "key-input" }, "Key"),

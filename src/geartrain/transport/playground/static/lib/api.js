@@ -60,7 +60,7 @@ export async function send(path, { method = "GET", headers = {}, body, signal } 
       asking = null;
     });
     const given = await asking;
-    if (!given) throw new ApiError(401, "This server asks for a key.");
+    if (!given) throw new ApiError(401, "This server requires a key.");
     useKey(given);
   }
 }

@@ -48,7 +48,7 @@ export function makeResult({ again, onstatus, linkOf }) {
   let view = null;
 
   function empty() {
-    output.replaceChildren(h("div", { class: "empty" }, icon("play"), h("p", {}, "Run the model to see its output here."), h("p", { class: "muted" }, "Ctrl + Enter runs it from anywhere in the form.")));
+    output.replaceChildren(h("div", { class: "empty" }, icon("play"), h("p", {}, "Run the model to see its output here."), h("p", { class: "muted long" }, "Ctrl + Enter runs it from anywhere in the form.")));
     logs.replaceChildren(h("p", { class: "muted pad" }, "What the model prints comes here."));
     details.replaceChildren(h("p", { class: "muted pad" }, "Times, metrics and the whole answer come here."));
     head.replaceChildren();

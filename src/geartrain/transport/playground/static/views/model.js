@@ -65,6 +65,7 @@ export function modelView(model, { version, job, run, compared, go, ran, changed
       if (life.isClosed) return;
       paintHealth(health);
       isSettled = WELL.has(health.status);
+      if (health.status === "SETUP_FAILED" && document_?.error) body.replaceChildren(); // its inputs are not known, and do not come
       if (document_ && !life.hasForm) isSettled = paintDocument(document_, card) && isSettled;
     } catch (error) {
       if (life.isClosed) return;
