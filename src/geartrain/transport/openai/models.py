@@ -27,7 +27,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def list_all(catalogue: Catalogue, head: Head, *, is_anthropic: bool) -> Answer:
-    """Return the models that are ready, of those that the client's key is for. Raises `OpenAIError` for a wrong page."""
+    """Return the models that are ready, of those that the client's key is for.
+
+    Raises `OpenAIError` for a wrong page.
+    """
     seen = [one for one in _ready(catalogue) if _may_see(head, one[1].name)]
     if is_anthropic:
         page = read_page(parse_qs(head.query[:_MAX_QUERY].decode("latin-1")))
