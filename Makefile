@@ -11,16 +11,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 BUILD_PACKAGES := hatchling hatch-fancy-pypi-readme editables
-PARALLEL := -n auto --dist loadfile --need-all
-# The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --need-all
+# The tests of the protocols, which pass behind every wire.
 CONFORMANCE := tests/conformance
 ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py mcp.py open_inference_rest.py trainings.py webhooks.py)
 GRPC_TESTS := $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
+# Those in which the wire takes part: routes, bodies, streams, and clients that leave (CONTRIBUTING.md). ALL=1: all.
+ON_WIRE := modes cog_cancel cog_predictions cog_requests cog_routes mcp open_inference_rest sse sse_readers
+ON_WIRE_TESTS := $(if $(ALL),$(ASGI_TESTS),$(ON_WIRE:%=$(CONFORMANCE)/test_%.py) $(addprefix $(CONFORMANCE)/test_cog_, \
+  crash.py::test_client_that_hangs_up_as_the_worker_dies inputs.py::test_client_hangs_up_during_a_download \
+  inputs.py::test_large_data_url outputs.py::test_output_of_many_megabytes))
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
 STORED := modes cog_predictions cog_cancel cog_routes sse_readers webhooks
 STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py)
-SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
+SECURED_TESTS := $(ON_WIRE_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
 # The recipes of examples/, whose libraries are large: an environment of their own.
@@ -44,14 +49,20 @@ help: ## show this list
 serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… for another port)
 	@$(BIN)/geartrain serve examples/digits --port $(PORT)
 
+# The suite leaves a quarter of the processors' time idle, for limits and other processes; a second job takes it.
 .PHONY: test
-test: lint types suite recipes api-clients ## everything that has to hold before a change lands
+test: $(TOOLS) ## everything that has to hold before a change lands; the output of each part comes when the part is over
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types
+	@$(MAKE) --no-print-directory -j2 --output-sync=target suite recipes api-clients wires
 
 .PHONY: suite
-suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with stores too
+suite: $(TOOLS) clients ## the tests, on all cores
 	@$(BIN)/python -m pytest $(PARALLEL)
+
+.PHONY: wires
+wires: $(TOOLS) ## again, with TLS and keys, inside uvicorn, and with stores: tests in which that matters, or all with ALL=1
 	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
-	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
+	@$(BIN)/python -m pytest $(PARALLEL) $(ON_WIRE_TESTS) --wire asgi
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import Counter
 from collections.abc import Generator
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("geartrain", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("geartrain")
 
+# Modules that take more than 20 s of processor time, the longest first. Others are ordered by their number of tests.
+LONGEST: Final = (
+    "test_snippets",
+    "test_loop_holds",
+    "test_cli_batch",
+    "test_batch_shares",
+)
 OWN_PACKAGES = {"geartrain", "tests", "tools", "benchmarks", "examples"}
 
 pytest.register_assert_rewrite("tests.support")
@@ -81,7 +90,18 @@ def pytest_unconfigure() -> None:
     modes.current().close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Order files by the time that they take, so that none begins when the other workers are nearly through."""
+    sizes = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        name = item.path.stem
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST), -sizes[item.path]
+
+    items.sort(key=place)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what only the server's own connections do, where others have them, and what a store or replicas change."""
     mode = modes.current()
     left_out = {
@@ -93,3 +113,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             for mark in item.iter_markers(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name.replace('_', ' ')}: {mark.kwargs['reason']}"))
+    if hasattr(config, "workerinput"):  # of pytest-xdist, which gives files to its workers in this order
+        _longest_first(items)

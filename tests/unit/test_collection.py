@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+
+from tests.conftest import LONGEST
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -32,3 +35,19 @@ def test_module_that_needs_a_missing_package_is_skipped(
 def test_missing_module_of_the_project_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_needing.py").write_text("import geartrain.not_there\n")
     assert run(tmp_path).returncode == 2
+
+
+def test_long_modules_begin_first_on_several_workers(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_passes(): pass\n")
+    (tmp_path / "test_few.py").write_text("def test_passes(): pass\n")
+    (tmp_path / "test_many.py").write_text("def test_one(): pass\ndef test_two(): pass\n")
+    (tmp_path / f"{LONGEST[1]}.py").write_text("def test_passes(): pass\n")
+    (tmp_path / f"{LONGEST[0]}.py").write_text("def test_passes(): pass\n")
+    done = run(tmp_path, "-v", "-n", "1", "--dist", "loadfile", "--no-loadscope-reorder")
+    began = list(dict.fromkeys(re.findall(r"PASSED \S*?(\w+)\.py::", done.stdout)))
+    assert began == [LONGEST[0], LONGEST[1], "test_many", "test_a", "test_few"], done.stdout
+
+
+def test_long_modules_are_there() -> None:
+    for name in LONGEST:
+        assert len(list((ROOT / "tests").rglob(f"{name}.py"))) == 1, name
