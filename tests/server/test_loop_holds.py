@@ -652,6 +652,29 @@ async def test_s13_large_chats_do_not_hold_the_loop(serve_once: ServeOnce, name:
     probe.check(LONGEST_HOLD)
 
 
+SEES: Final = """
+    from geartrain import BaseRunner, Path
+
+    class Runner(BaseRunner):
+        def run(self, prompt: str, images: list[Path] = []) -> str:
+            return f"{prompt} {[image.stat().st_size for image in images]}"
+"""
+
+
+@least_of_several
+async def test_s13_large_pictures_of_chats_do_not_hold_the_loop(serve_once: ServeOnce) -> None:
+    server = await serve_once(SEES)
+    path = "/v1/chat/completions"
+    warm = b'{"model":"model","messages":%b}' % image().replace("A" * 4_000_000, "").encode()
+    assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
+    body = b'{"model":"model","messages":%b}' % image().encode()
+    with LoopProbe() as probe:
+        status, answer = await asyncio.to_thread(post, server, path, body)
+    assert status == 200, answer[:500]
+    assert b"[3750000]" in answer
+    probe.check(LONGEST_HOLD)
+
+
 CALLS_ITSELF: Final = """
     import geartrain
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from geartrain.backends.guides import Guide
 from geartrain.backends.text import Sampling
 
 _LEAST_PROBABILITY = 1e-6
@@ -23,8 +24,14 @@ class Token(NamedTuple):
 class Sampler:
     """Chooses the tokens of one text."""
 
-    def __init__(self, torch: Any, sampling: Sampling, defaults: Any, *, prompt: Sequence[int]) -> None:
-        """`defaults` is the generation configuration of the model, for parameters that are None."""
+    def __init__(
+        self, torch: Any, sampling: Sampling, defaults: Any, *, prompt: Sequence[int], guide: Guide | None = None
+    ) -> None:
+        """`defaults` is the generation configuration of the model, for parameters that are None.
+
+        `guide` tells the tokens that the form of the text allows; None for any text.
+        """
+        self._guide = guide
         self._torch = torch
         self._sampling = sampling
 
@@ -45,10 +52,14 @@ class Sampler:
     def choose(self, logits: Any, made: Sequence[int]) -> Token:
         """Choose the token that follows those `made`; `logits` are 32-bit floats, one for each token."""
         scores = self._penalized(logits, made)
+        if self._guide is not None:
+            scores = self._guide.allowed(self._torch, scores)
         if self._temperature < _LEAST_TEMPERATURE:
             chosen = int(scores.argmax())
         else:
             chosen = self._draw(scores / self._temperature)
+        if self._guide is not None:
+            self._guide.take(chosen)
         if self._sampling.logprobs is None:
             return Token(chosen)
         logprobs = logits.log_softmax(-1)

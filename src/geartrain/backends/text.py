@@ -37,7 +37,8 @@ class Sampling(msgspec.Struct, frozen=True):
     """The parameters of one text. None leaves a value to the model.
 
     `max_tokens` None is as many as the model can make. `logprobs` is the number of the likeliest tokens that are told
-    for each token, None for no probabilities at all. With `ignore_eos` only `max_tokens` ends a text.
+    for each token, None for no probabilities at all. With `ignore_eos` only `max_tokens` ends a text. `schema` is a
+    JSON schema that the text has to fit, as JSON; empty for any text. Only a backend that `constrains` gets one.
     """
 
     max_tokens: int | None = None
@@ -51,6 +52,7 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int | None = None
     logprobs: int | None = None
     ignore_eos: bool = False
+    schema: str = ""
 
 
 class Piece(NamedTuple):
@@ -73,13 +75,15 @@ class TextBackend(abc.ABC):
     `load()` is called once, in a process that has no other model. From then on `generate()` is called for one text
     after the other, up to `slots` at the same time, always on the same event loop. `chat_template` and
     `special_tokens_map` are the model's own template and the special tokens by their names in it; where the template is
-    None, that of the model's folder is taken. `platform`, `options` and `description` are those of `Backend`.
+    None, that of the model's folder is taken. `constrains`, set by `load()`, is true if texts can be made to fit a
+    schema. `platform`, `options` and `description` are those of `Backend`.
     """
 
     platform: str = ""
     options: ClassVar[frozenset[str]] = frozenset()
     description: str = ""
     slots: int = 32
+    constrains: bool = False
     chat_template: str | None = None
     special_tokens_map: Mapping[str, str] = {}
 

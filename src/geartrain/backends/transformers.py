@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from geartrain.backends.guides import Guide, Guides, is_installed
 from geartrain.backends.interface import BackendError
 from geartrain.backends.libraries import note, require
 from geartrain.backends.options import text, whole_number
@@ -64,7 +65,10 @@ class TransformersBackend(TextBackend):
         known = (getattr(model.config, name, None) for name in _LENGTHS)
         longest = next((length for length in known if isinstance(length, int)), _UNKNOWN_LENGTH)
         self._longest = min(longest, limit or longest)
-        self._steps = Steps(torch, library, model, ends=self._ends(model), slots=self.slots)
+        ends = self._ends(model)
+        self._steps = Steps(torch, library, model, ends=ends, slots=self.slots)
+        self.constrains = bool(ends) and is_installed() and getattr(self.tokenizer, "is_fast", False)
+        self._guides = Guides(self.tokenizer, vocabulary=model.config.get_text_config().vocab_size, ends=sorted(ends))
         self.description = f"A language model ({type(model).__name__}) for up to {self._longest} tokens."
         note(f"{self.path.name}: transformers {library.__version__} on {device}, {model.dtype}, {threads} threads")
 
@@ -107,7 +111,8 @@ class TransformersBackend(TextBackend):
             with suppress(RuntimeError):  # the loop is closed: the worker ends
                 loop.call_soon_threadsafe(made.put_nowait, token)
 
-        sequence = Sequence(ids, sampling, most=most, give=give)
+        guide = await asyncio.to_thread(self._guides.make, sampling.schema) if sampling.schema else None
+        sequence = Sequence(ids, sampling, most=most, give=give, guide=guide)
         detokenizer = Detokenizer(self.tokenizer, after=ids)
         self._steps.add(sequence)
         try:
@@ -142,10 +147,17 @@ class Sequence:
     """One text that is made."""
 
     def __init__(
-        self, ids: list[int], sampling: Sampling, *, most: int, give: Callable[[Token | Exception], None]
+        self,
+        ids: list[int],
+        sampling: Sampling,
+        *,
+        most: int,
+        give: Callable[[Token | Exception], None],
+        guide: Guide | None = None,
     ) -> None:
         """`ids` are the tokens of the prompt, `most` the most tokens to make; `give` gets each, or an error."""
         self.prompt = ids
+        self.guide = guide
         self.sampling = sampling
         self.most = most
         self.give = give
@@ -222,7 +234,9 @@ class Steps:
         """Read the prompt of a sequence, make its first token, and put it to the others."""
         torch = self._torch
         try:
-            sequence.sampler = Sampler(torch, sequence.sampling, self._config, prompt=sequence.prompt)
+            sequence.sampler = Sampler(
+                torch, sequence.sampling, self._config, prompt=sequence.prompt, guide=sequence.guide
+            )
             ids = torch.tensor([sequence.prompt], device=self._model.device)
             mask = torch.ones_like(ids)
             options = {"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}
@@ -292,7 +306,7 @@ class Steps:
             assert sequence.sampler is not None  # noqa: S101 - for mypy
             token = sequence.sampler.choose(row, sequence.made)
             sequence.made.append(token.id)
-            if token.id in self._ends and not sequence.sampling.ignore_eos:
+            if token.id in self._ends and not (sequence.sampling.ignore_eos and sequence.guide is None):
                 token = token._replace(finish_reason="stop")
             elif len(sequence.made) >= sequence.most:
                 token = token._replace(finish_reason="length")

@@ -40,7 +40,7 @@ def read_message(members: Members, signature: Signature, view: OpenAIView) -> Te
     for name, why in _REFUSED.items():
         if decoded(name, members.pop(name, msgspec.Raw(b"null")), Any):
             raise unsupported(name, why)
-    conversation = Conversation(keeps_parts=bool(view.messages))
+    conversation = Conversation(keeps_parts=view.keeps_parts)
     conversation.add_system(members.pop("system", None))
     messages = conversation.read(members.pop("messages", None))
     unknown = [name for name in _CHATS_ALONE if members.pop(name, None) is not None]

@@ -80,12 +80,18 @@ def rename(error: GeartrainError, names: dict[str, str]) -> GeartrainError:
     if not error.fields:
         return error
     fields = tuple(
-        FieldError((*field.loc[:-1], names.get(field.loc[-1], field.loc[-1])), field.msg, field.type)
+        FieldError((*field.loc[:-1], _parameter(field.loc[-1], names)), field.msg, field.type)
         if field.loc
         else field
         for field in error.fields
     )
     return GeartrainError(error.code, error.message, fields=fields, retry_after=error.retry_after)
+
+
+def _parameter(name: str, names: dict[str, str]) -> str:
+    """Return the parameter that has filled an input, or one file of its list, such as `images/0`."""
+    base = name.partition("/")[0]
+    return names.get(name) or names.get(base) or name
 
 
 def _place(fields: tuple[FieldError, ...]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pybase64
@@ -10,6 +10,7 @@ import pybase64
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 
+FILE_URLS: Final = ("data:", "http:", "https:")  # of files that a client sends
 _decode = msgspec.json.Decoder().decode
 
 

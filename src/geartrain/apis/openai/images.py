@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import invalid, unsupported
-from geartrain.apis.openai.files import GivenFile
+from geartrain.apis.openai.files import FILE_URLS, GivenFile
 from geartrain.apis.openai.parameters import Members, Parameters
 from geartrain.apis.openai.text_answers import usage_of
 from geartrain.apis.openai.text_requests import seeded
@@ -21,7 +21,6 @@ MOST_IMAGES: Final = 10
 MOST_SOURCES: Final = 16  # pictures to be changed
 _FORMATS: Final = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpeg", "image/jpg": "jpeg"}
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
-_URLS: Final = ("data:", "http:", "https:")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -135,7 +134,7 @@ def _url(source: Mapping[str, Any], place: str) -> str:
     if "file_id" in source:
         raise unsupported(f"{place}.file_id", "this server keeps no files; send an 'image_url'")
     url = source.get("image_url")
-    if not isinstance(url, str) or not url.lower().startswith(_URLS):
+    if not isinstance(url, str) or not url.lower().startswith(FILE_URLS):
         raise invalid(f"'{place}.image_url' has to be an http:, https: or data: URL", f"{place}.image_url")
     return url
 

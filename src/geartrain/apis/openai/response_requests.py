@@ -63,7 +63,7 @@ def read_response(members: Members, signature: Signature, view: OpenAIView) -> T
     members = {name: value for name, value in members.items() if value != _NULL}
     _refuse_state(members)
     repeated = {name: _repeated(name, members) for name in _REPEATED if name in members or name not in _IF_GIVEN}
-    messages = _read_input(members.pop("input", None), keeps_parts=bool(view.messages))
+    messages = _read_input(members.pop("input", None), keeps_parts=view.keeps_parts)
     if repeated["instructions"]:
         messages.insert(0, {"role": "system", "content": repeated["instructions"]})
     inputs = frozenset(field.name for field in signature.inputs)

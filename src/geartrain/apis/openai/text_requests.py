@@ -8,6 +8,7 @@ import msgspec
 
 from geartrain.apis.openai.errors import OpenAIError, invalid, unsupported
 from geartrain.apis.openai.parameters import Members, Parameters, decoded
+from geartrain.apis.openai.parts import take_files
 from geartrain.apis.openai.shapes import Shape, read_shape
 from geartrain.domain.errors import Code
 from geartrain.domain.signature.openai_view import OpenAIView, plain_prompt
@@ -29,6 +30,7 @@ _LIMIT_INPUTS: Final = (
     *("max_completion_tokens", "max_tokens", "max_output_tokens"),
     *("max_new_tokens", "max_tokens_to_sample"),
 )
+_NO_FILES: Final[Members] = {}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -73,7 +75,7 @@ def read_chat(members: Members, signature: Signature, view: OpenAIView) -> TextR
     """Read the body of a chat completion, but for its model. Raises `OpenAIError`."""
     check_chats(view, "chat completions")
     parameters = Parameters(members)
-    messages = _read_messages(parameters.raw("messages"), keeps_parts=bool(view.messages))
+    messages = _read_messages(parameters.raw("messages"), keeps_parts=view.keeps_parts)
     return read_chat_of(messages, parameters, signature=signature, view=view, by="messages")
 
 
@@ -87,9 +89,10 @@ def read_chat_of(
     messages: list[Message], parameters: Parameters, *, signature: Signature, view: OpenAIView, by: str
 ) -> TextRequest:
     """Read the other parameters of a chat. `messages` as of `check_message`; `by` names what they came by."""
+    messages, files = take_files(messages, view, by)
     if view.messages:
-        return _read(parameters, signature, [_encode(messages)], taken=view.messages, by=by)
-    request = _read(parameters, signature, [_encode(plain_prompt(messages))], taken=view.prompt, by=by)
+        return _read(parameters, signature, [_encode(messages)], taken=view.messages, by=by, files=files)
+    request = _read(parameters, signature, [_encode(plain_prompt(messages))], taken=view.prompt, by=by, files=files)
     return msgspec.structs.replace(request, chat={view.prompt: msgspec.Raw(_encode(messages))})
 
 
@@ -117,21 +120,23 @@ def _read(
     taken: str,
     by: str,
     echoes: tuple[str, ...] = (),
+    files: Members = _NO_FILES,
 ) -> TextRequest:
+    """`files`: inputs that files of the chat fill."""
     fields = {field.name: field for field in signature.inputs if field.name != taken}
     is_stream = parameters.take("stream", bool, default=False)
     options = parameters.take("stream_options", StreamOptions, StreamOptions())
     count = parameters.take("n", int, 1)
     if not 1 <= count * len(texts) <= MOST_CHOICES or count < 1:
         raise invalid(f"'n' has to be 1 to {MOST_CHOICES}, all prompts together", "n")
-    if count > 1 and count * sum(map(len, texts)) > MOST_COPIED:
+    if count > 1 and count * sum(map(len, (*texts, *files.values()))) > MOST_COPIED:
         raise OpenAIError(Code.TOO_LARGE, f"'n' times the prompt is more than {MOST_COPIED} bytes", param="n")
     stops = _read_stops(parameters)
-    names = {taken: by, **parameters.names}
+    names = {taken: by, **dict.fromkeys(files, by), **parameters.names}
     limits = _read_limits(parameters, set(fields), names)
     shape = read_shape(parameters) if "response_format" in fields else None
     given, ignored = parameters.sort(frozenset(fields))
-    given |= limits
+    given |= {**limits, **files}
     if stops and "stop" in fields:
         is_list = fields["stop"].type.kind == "array"
         given["stop"] = msgspec.Raw(_encode(stops if is_list else stops[0]))

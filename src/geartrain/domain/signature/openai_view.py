@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from geartrain.domain.signature.openai_media import MediaEndpoint, MediaView, media_view
+from geartrain.domain.signature.text_values import takes_file, takes_files
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 
 TextEndpoint = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank"]
@@ -19,9 +20,18 @@ Endpoint = TextEndpoint | MediaEndpoint
 _MESSAGES: Final = "messages"
 _PROMPTS: Final = ("prompt", "text_input")
 _EMBEDDED: Final = frozenset({"text", "texts", "input", "inputs", "sentence", "sentences"})
+_IMAGE_INPUTS: Final = ("images", "image")
+_SOUND_INPUTS: Final = ("audios", "audio")
 COUNT: Final = "count_tokens"  # the input of a model that counts them
 _QUERY, _DOCUMENTS = "query", "documents"
 _NUMBERS: Final = frozenset({"FP16", "FP32", "FP64"})
+
+
+class PartInput(msgspec.Struct, frozen=True):
+    """An input that takes the files of one kind in a chat: one file, or several where `is_list`."""
+
+    name: str
+    is_list: bool = False
 
 
 class OpenAIView(msgspec.Struct, frozen=True):
@@ -30,6 +40,7 @@ class OpenAIView(msgspec.Struct, frozen=True):
     Attributes:
         messages: takes the messages of a chat as they come.
         prompt: takes a text that the model goes on with.
+        image: takes the pictures of a chat as files; `sound`: its recordings.
         texts: takes what is to be embedded: a list of texts, or one text where `is_single`.
         reranks: whether it takes a query and documents, and scores them.
         counts: whether it counts the tokens of a chat without an answer, where it is told to by an input.
@@ -39,12 +50,19 @@ class OpenAIView(msgspec.Struct, frozen=True):
 
     messages: str = ""
     prompt: str = ""
+    image: PartInput | None = None
+    sound: PartInput | None = None
     texts: str = ""
     is_single: bool = False
     reranks: bool = False
     counts: bool = False
     media: MediaView = MediaView()
     off: frozenset[str] = frozenset()
+
+    @property
+    def keeps_parts(self) -> bool:
+        """True if content of chats may have parts other than text."""
+        return bool(self.messages or self.image or self.sound)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -82,20 +100,40 @@ def openai_view(signature: Signature) -> OpenAIView:
         return OpenAIView()
     count = fields.get(COUNT)
     counts = count is not None and count.type.kind == "boolean"
+    image, sound = _part_input(signature, _IMAGE_INPUTS, "image/"), _part_input(signature, _SOUND_INPUTS, "audio/")
     messages = fields.get(_MESSAGES)
     if messages is not None and _is_list_of(messages.type, ("object", "record", "opaque")):
-        return OpenAIView(messages=_MESSAGES, counts=counts)
-    return OpenAIView(prompt=_prompt_of(signature.inputs), counts=counts)
+        return OpenAIView(messages=_MESSAGES, image=image, sound=sound, counts=counts)
+    prompt = _prompt_of(signature.inputs)
+    return OpenAIView(prompt=prompt, image=image, sound=sound, counts=counts) if prompt else OpenAIView(counts=counts)
+
+
+def _part_input(signature: Signature, names: tuple[str, ...], accepted: str) -> PartInput | None:
+    """Return the input for the files of a chat, found by its name or by what it accepts."""
+    found = {
+        field.name: PartInput(field.name, takes_files(field.type))
+        for field in signature.inputs
+        if (takes_file(field.type) or takes_files(field.type))
+        and (field.name in names or (field.accept or "").startswith(accepted))
+    }
+    return next((found[name] for name in names if name in found), next(iter(found.values()), None))
 
 
 def plain_prompt(messages: list[dict[str, Any]]) -> str:
     """Return messages as plain text: the text of a single turn, or a line for each message."""
-    texts = [(message["role"], message["content"] or "") for message in messages]
+    texts = [(message["role"], _text_of(message["content"])) for message in messages]
     roles = [role for role, _ in texts]
     if roles in (["user"], ["system", "user"]):
         return "\n\n".join(text for _, text in texts)
     lines = [text if role == "system" else f"{role.capitalize()}: {text}" for role, text in texts]
     return "\n".join([*lines, "Assistant:"])
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message, without its other parts."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if part.get("type") == "text")
+    return content or ""
 
 
 def _is_rerank(fields: dict[str, InputField], signature: Signature) -> bool:

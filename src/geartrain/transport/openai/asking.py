@@ -96,9 +96,28 @@ async def read_inputs(
         del members["model"]
         asked = msgspec.structs.replace(asked, members=members, held=None)
     request = await read_request(asked, read)
-    if not asked.is_large or (isinstance(request, TextRequest) and request.chat):
+    if not asked.is_large:
         return request, request.inputs
-    return request, [await prepare(asked, one, names=request.names, bodies=bodies) for one in request.inputs]
+    chat = request.chat if isinstance(request, TextRequest) else {}
+    beside = sum(map(len, chat.values()))
+    prepared = [await prepare(asked, one, names=request.names, bodies=bodies, beside=beside) for one in request.inputs]
+    return request, [await read_aside(_with_chat, asked, one, chat) for one in prepared] if chat else prepared
+
+
+def _with_chat(asked: Asked, given: Given, chat: Members) -> Given:
+    """Put messages in the place of their plain text in a large input that has been checked with it."""
+    if not isinstance(given, GenerateBody):
+        return given
+    chat = _by_inputs(asked, chat)
+    request, checked = given.request, given.checked
+    values = _encode({**_decode(request.values), **chat})
+    secrets = checked.interface.validator.secret_fields
+    checked = msgspec.structs.replace(
+        checked,
+        values=None if checked.values is None else {**checked.values, **chat},
+        echo=without_secrets(values, secrets) if secrets else None,
+    )
+    return GenerateBody(msgspec.structs.replace(request, values=values), checked)
 
 
 def _read_held(
@@ -143,9 +162,14 @@ def check_ignored(deployment: Deployment, ignored: Sequence[str]) -> None:
         raise unsupported(ignored[0], "the model has no input of this name")
 
 
-async def prepare(asked: Asked, given: Members, *, names: dict[str, str], bodies: LargeBodies) -> Given:
-    """Check a large input without holding the loop; `begin` checks any other. Raises `GeartrainError`."""
-    if not asked.is_large or sum(map(len, given.values())) <= DIRECT_LIMIT:
+async def prepare(
+    asked: Asked, given: Members, *, names: dict[str, str], bodies: LargeBodies, beside: int = 0
+) -> Given:
+    """Check a large input without holding the loop; `begin` checks any other. Raises `GeartrainError`.
+
+    `beside`: the bytes of what takes the place of a member when it has been checked.
+    """
+    if not asked.is_large or sum(map(len, given.values())) + beside <= DIRECT_LIMIT:
         return given
     body = await read_aside(_encode, {"parameters": _by_inputs(asked, given)})
     try:

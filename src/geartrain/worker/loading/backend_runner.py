@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MOST_LOGPROBS: Final = 20
+_FORM: Final = "response_format"  # the input that only a backend has which constrains texts
 _TASKS: Final = ["transcribe", "translate"]
 
 
@@ -87,6 +88,9 @@ class TextRunner:
             default=0, description="So many of the likeliest tokens in its place", ge=0, le=MOST_LOGPROBS
         ),
         ignore_eos: bool = Input(default=False, description="Go on after the end of the text"),
+        response_format: dict[str, Any] | None = Input(  # noqa: B008 - an input's description
+            default=None, description="The form of the text, as OpenAI's API has it"
+        ),
     ) -> AsyncConcatenateIterator[str]:
         """Go on with a text."""
         sampling = Sampling(
@@ -101,6 +105,7 @@ class TextRunner:
             seed=seed,
             logprobs=top_logprobs if logprobs else None,
             ignore_eos=ignore_eos,
+            schema=_schema_of(response_format),
         )
         scope = current_scope()
         pieces = cast("AsyncGenerator[Piece]", self._backend.generate(prompt, sampling))
@@ -112,6 +117,21 @@ class TextRunner:
                         yield piece.text
         except PromptError as error:
             raise ClientError(str(error)) from None
+
+
+def _schema_of(response_format: dict[str, Any] | None) -> str:
+    """Return the schema that a text has to fit, as JSON; empty for any text. Raises `ClientError`."""
+    kind = (response_format or {}).get("type", "text")
+    if response_format is None or kind == "text":
+        return ""
+    if kind == "json_object":
+        return '{"type":"object"}'
+    form = response_format.get("json_schema")
+    schema = form.get("schema") if isinstance(form, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        msg = "'response_format' has to be of the type text, json_object, or json_schema with a 'json_schema.schema'"
+        raise ClientError(msg)
+    return msgspec.json.encode(schema).decode()
 
 
 class RankRunner:
@@ -376,6 +396,11 @@ def _load_text(
         model = RankRunner(backend) if isinstance(backend, RankBackend) else SpeechRunner(backend)
     runner = load_instance(model, model.run, backend.path, owner=f"the backend {choice.name!r}")
     signature = msgspec.structs.replace(runner.signature, description=backend.description)
+    if isinstance(backend, TextBackend) and not backend.constrains:
+        known = tuple(field for field in signature.inputs if field.name != _FORM)
+        signature = msgspec.structs.replace(signature, inputs=known)
+        parameters = tuple(each for each in runner.parameters if each.field.name != _FORM)
+        runner = runner._replace(parameters=parameters)
     slots = backend.slots if isinstance(backend, TextBackend) else None
     return runner._replace(signature=signature, max_concurrency=slots, platform=backend.platform)
 
