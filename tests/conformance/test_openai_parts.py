@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.clients import asyncio_client
 from tests.support.servers import LiveServer, Serve
+
+if TYPE_CHECKING:
+    import httpx
 
 SEES = """
     from geartrain import BaseRunner, Path

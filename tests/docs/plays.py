@@ -201,7 +201,15 @@ PLAYS: Final[Mapping[str, Play]] = {
     ),
     "docs/backends.md": Play(prepare=backend, python={0: "linear_models.py"}),
     "docs/openai.md": Play(
-        python={0: "writer/run.py", 1: RUN, 2: "talker/run.py", 3: RUN, 5: "tones/run.py", 6: RUN},
+        python={
+            0: "writer/run.py",
+            1: RUN,
+            2: "talker/run.py",
+            3: "viewer/run.py",
+            4: RUN,
+            6: "tones/run.py",
+            7: RUN,
+        },
         afterwards=("geartrain doctor talker", "geartrain run tones -i text=hello"),
     ),
     "docs/anthropic.md": Play(python={0: "thinker/run.py", 1: RUN}),

@@ -80,9 +80,7 @@ def rename(error: GeartrainError, names: dict[str, str]) -> GeartrainError:
     if not error.fields:
         return error
     fields = tuple(
-        FieldError((*field.loc[:-1], _parameter(field.loc[-1], names)), field.msg, field.type)
-        if field.loc
-        else field
+        FieldError((*field.loc[:-1], _parameter(field.loc[-1], names)), field.msg, field.type) if field.loc else field
         for field in error.fields
     )
     return GeartrainError(error.code, error.message, fields=fields, retry_after=error.retry_after)
