@@ -322,13 +322,39 @@ TWO = """
     from kserve import Model, ModelServer
 
     class One(Model):
-        pass
+        def predict(self, payload, headers=None):
+            if isinstance(payload, dict):
+                return {"predictions": [f"{self.name} {each}" for each in payload["instances"]]}
+            payload.model_name = self.name
+            from kserve import InferOutput, InferResponse
+            output = InferOutput("name", [1], "BYTES", data=[payload.model_name])
+            return InferResponse("1", self.name, [output])
 
     if __name__ == "__main__":
-        ModelServer().start([One("a"), One("b")])
+        first = One("a")
+        ModelServer().start([first, One(name="b")])
 """
+
+
+@pytest.mark.parametrize("settings", ["", "parameters: {models: [a, b]}"])
+def test_several_models(start: Start, settings: str) -> None:
+    text = TWO if not settings else TWO.replace('name="b"', 'name="".join("b")')  # not written as a text
+    client, process = start(text, settings)
+    process.wait_for("ready")
+
+    assert sorted(client.get("/v2/models").json()["models"]) == ["a", "b"]
+    for name in ("a", "b"):
+        answer = client.post(f"/v1/models/{name}:predict", json={"instances": [1]})
+        assert answer.json() == {"predictions": [f"{name} 1"]}
+        body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]}
+        answer = client.post(f"/v2/models/{name}/infer", json=body)
+        assert answer.json()["outputs"][0]["data"] == [name]
+    assert client.post("/v1/models/c:predict", json={"instances": [1]}).status_code == 404
+
+
 FAULTS: list[tuple[str, str, str]] = [
-    (TWO, "", "starts 2 models (a, b): keep one of them"),
+    (TWO.replace('"b"', '"".join("b")'), "", "it has 2 models (a, b): name them with `parameters: {models: [a, b]}`"),
+    (TWO, "parameters: {models: [c]}", "there is no model 'c'; there are a, b"),
     (
         PLAIN.replace("class Only(Base)", "class Only(kserve.Model)"),
         "",

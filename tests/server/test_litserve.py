@@ -466,7 +466,13 @@ def test_a_model_has_its_path(start: Start, made: str, path: str) -> None:
 
 
 FAULTS = [
-    (SEVERAL.replace('"/a"', '"/a", enable_async=True'), "", "its model /a is async, or has a spec: name one with"),
+    (
+        SEVERAL.replace('"/a"', '"/a", enable_async=True').replace(
+            "def predict(self, x: Q", "async def predict(self, x: Q"
+        ),
+        "",
+        "its model /a is async, or has a spec: name one with",
+    ),
     (SEVERAL.replace("/a", "/deep/b"), "", "it has several models with the same api_path (/deep/b)"),
     (SEVERAL, "parameters: {api_path: /c}", "there is no LitAPI with the api_path '/c'"),
     (

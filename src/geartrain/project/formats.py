@@ -99,7 +99,8 @@ SCRIPT_APIS: Final[Mapping[str, str]] = {
     MLFLOW: MLFLOW,
 }
 """The backends of scripts that were written for other servers, with the endpoints of these, as `--api` calls them."""
-SCRIPTS: Final = tuple(name for name in SCRIPT_APIS if name != MLFLOW)
+PYTRITON: Final = "pytriton"
+SCRIPTS: Final = (*(name for name in SCRIPT_APIS if name != MLFLOW), PYTRITON)
 SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "sagemaker": "a script for SageMaker",
     "huggingface": "a handler of Hugging Face",
@@ -108,6 +109,7 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     "torchserve": "a handler of TorchServe",
     "truss": "a Truss",
     "kserve": "a model for KServe",
+    PYTRITON: "a script for PyTriton",
     MLFLOW: "a model of MLflow",
     MLSERVER: "a runtime for MLServer",
 }
@@ -182,6 +184,11 @@ def is_kserve(path: Path) -> bool:
     if not _defines(path, rb"[ \t]*(import|from)\s+kserve\b"):
         return False
     return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b")
+
+
+def is_pytriton(path: Path) -> bool:
+    """True if a file of Python binds models to PyTriton's server."""
+    return _defines(path, rb"[ \t]*(import|from)\s+pytriton\b") and _defines(path, rb".*\.bind\s*\(")
 
 
 def _defines(path: Path, pattern: bytes) -> bool:
@@ -311,6 +318,7 @@ FORMATS: Final = (
     Format(backend="torchserve", platforms=("torchserve",), is_one=is_torchserve, is_script=True),
     Format(backend="truss", platforms=("truss",), is_one=is_truss, is_folder=True),
     Format(backend="kserve", platforms=("kserve",), is_one=is_kserve, is_script=True),
+    Format(backend=PYTRITON, platforms=(PYTRITON,), is_one=is_pytriton, is_script=True),
     Format(backend=MLSERVER, platforms=(MLSERVER,)),
     Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
     Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),

@@ -17,6 +17,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.formats import known_suffixes
 from geartrain.project.mlserver_repository import find_mlserver
 from geartrain.project.repository import Repository, find_repository
+from geartrain.project.script_models import find_script_models
 from geartrain.project.setting_values import Weights
 from geartrain.project.settings import read_settings
 from geartrain.project.source import Mode, ModelSource, find_model, model_folder
@@ -66,7 +67,10 @@ def find_served(
             raise
         root, _ = model_folder(target)
         return _pending(name or root.name or "model", root, mode, environ=environ)
-    return msgspec.structs.replace(source, name=name) if name else source
+    found = (
+        find_script_models(target, source, name, environ=environ, no_pickle=no_pickle) if mode == "predict" else None
+    )
+    return found or (msgspec.structs.replace(source, name=name) if name else source)
 
 
 def find_here(target: str) -> ModelSource | Repository:

@@ -12,6 +12,7 @@ from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.ipc.memory import BodyMemory
 from geartrain.project.formats import LITSERVE, SCRIPT_APIS
 from geartrain.project.repository import Repository
+from geartrain.project.script_models import ScriptModels
 from geartrain.project.source import ModelSource
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
@@ -85,7 +86,9 @@ def _routes(
 
 def _own_api(source: ModelSource | Repository) -> str:
     """Return the name of the endpoints that a script was written for, where it is served alone; else an empty one."""
-    return "" if isinstance(source, Repository) else SCRIPT_APIS.get(source.backend or "", "")
+    if isinstance(source, Repository) and not isinstance(source, ScriptModels):
+        return ""
+    return SCRIPT_APIS.get(source.backend or "", "")
 
 
 def _own_paths(source: ModelSource | Repository) -> list[str]:

@@ -59,9 +59,7 @@ def create_cached(deployment: Deployment, answers: Answers, new: NewPrediction, 
             deployment.scheduler.submit(begun)
     except BaseException:
         if begun is not None:
-            if begun.shared is not None:
-                begun.shared.undo()
-            deployment.undo(begun)
+            _take_back(deployment, begun)
         if member is not None:
             deployment.undo(member)
         raise
@@ -96,10 +94,15 @@ def _go_on(
     except GeartrainError as error:
         member.refuse(error)
         return
-    begun.take_files(member)
-    begun.shared = SharedRun(answers, key, begun)
-    _answer(member, None, begun.shared)
-    deployment.scheduler.submit(begun)
+    try:
+        begun.take_files(member)
+        begun.shared = SharedRun(answers, key, begun)
+        _answer(member, None, begun.shared)
+        deployment.scheduler.submit(begun)
+    except BaseException:
+        _take_back(deployment, begun)
+        member.take_files(begun)
+        raise
 
 
 def _look_up(
@@ -117,8 +120,19 @@ def _begin(deployment: Deployment, new: NewPrediction) -> Execution:
     schedule = msgspec.structs.replace(new.schedule, timeout=None)
     alone = msgspec.structs.replace(new, id=None, keep=False, webhook=None, schedule=schedule)
     begun = deployment.admit(alone, b"{}", Execution)
-    deployment.predictions.remove(begun)  # no client knows it
+    try:
+        deployment.predictions.remove(begun)  # no client knows it
+    except BaseException:
+        deployment.undo(begun)
+        raise
     return begun
+
+
+def _take_back(deployment: Deployment, begun: Execution) -> None:
+    """Undo the admission of the run for all."""
+    if begun.shared is not None:
+        begun.shared.undo()
+    deployment.undo(begun)
 
 
 def _answer(member: Execution, kept: tuple[Prediction, float] | None, run: SharedRun | None) -> None:

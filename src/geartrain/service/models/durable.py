@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,14 +17,13 @@ from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableExecution, DurableRun
 from geartrain.service.models.admission import NewPrediction
-from geartrain.service.scheduling.failures import log_end
+from geartrain.service.scheduling.failures import log_end, log_fault
 from geartrain.service.scheduling.files import Attachment, Attachments
 from geartrain.service.scheduling.tracing import telling
 
 if TYPE_CHECKING:
     from geartrain.service.models.deployment import Deployment
 
-logger = logging.getLogger(__name__)
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NO_LIMIT: Final = 1 << 62  # of a queue: what was accepted once is not refused again
@@ -158,9 +156,8 @@ def _begin(
                 told = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
             durability.follow(run.key, told)
         run.execution.go_on(values, new.attachments)
-    except Exception as error:  # whatever it is, it is the end of the prediction, which has a row
-        logger.exception("a prediction could not be begun")
-        run.execution.fail(f"The prediction could not be begun: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the end of the prediction, which has a row
+        run.execution.fail(log_fault(run.prediction, error))
 
 
 def _ask(

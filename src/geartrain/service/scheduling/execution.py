@@ -29,7 +29,7 @@ from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.ports import FolderPort
 from geartrain.service.scheduling.context import TimeLimit
-from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
+from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure, log_fault
 from geartrain.service.scheduling.files import Attachments, Delivery, Digests, Preparation
 from geartrain.service.statistics import Fault
 
@@ -190,12 +190,15 @@ class Execution:
     def _on_ready(
         self, then: Callable[[Execution, Digests], None] | None, local: bytes, digests: Digests | None
     ) -> None:
-        self.item = msgspec.structs.replace(self.item, input=local)
-        self.record.ready = self._scheduler.context.clock()
-        if then is None or digests is None:
-            self._scheduler.submit(self)
-        else:
-            then(self, digests)
+        try:
+            self.item = msgspec.structs.replace(self.item, input=local)
+            self.record.ready = self._scheduler.context.clock()
+            if then is None or digests is None:
+                self._scheduler.submit(self)
+            else:
+                then(self, digests)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends a prediction that a client waits for
+            self.fail(log_fault(self.prediction, error))
 
     def take_files(self, other: Execution) -> None:
         """Run on the input of another execution, and remove its files at the end."""
@@ -287,10 +290,7 @@ class Execution:
     @property
     def _has_begun(self) -> bool:
         """True if its run, or the fetch of its files, has begun, so that its end comes from there."""
-        preparation = self._preparation
-        return self.state in _BEGUN or (
-            self.state is _S.PREPARING and preparation is not None and preparation.has_begun
-        )
+        return self.state in _BEGUN or (self._preparation is not None and self._preparation.is_pending)
 
     def abandon(self) -> None:
         """Cancel this prediction because its last client has left, unless its cancel was requested before."""

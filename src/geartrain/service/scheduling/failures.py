@@ -42,6 +42,12 @@ def log_failure(prediction: Prediction, what: str, *, level: int = logging.INFO)
     logger.log(level, what, extra=fields)
 
 
+def log_fault(prediction: Prediction, error: Exception) -> str:
+    """Log the fault of this server for which a prediction does not begin; return a sentence for its client."""
+    logger.error("a prediction could not be begun", extra=_ids(prediction), exc_info=error)
+    return f"The prediction could not be begun: {error}"
+
+
 def log_end(prediction: Prediction) -> None:
     """Log the end of a prediction that was accepted with 202, once it comes: its client does not wait for it."""
     if prediction.is_terminal:

@@ -92,8 +92,8 @@ class Preparation:
         self._removal: asyncio.Task[None] | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """True once its task exists, which calls `on_ready` or `on_end`."""
+    def is_pending(self) -> bool:
+        """True while its task exists and has called neither `on_ready` nor `on_end`."""
         return self._task is not None
 
     def begin(self, values: dict[str, Any]) -> None:
@@ -134,6 +134,7 @@ class Preparation:
         if self._is_canceled:
             fetching.cancel()
         await asyncio.wait((fetching,))
+        self._task = None
         if fetching.cancelled() or self._is_canceled:
             if not fetching.cancelled():
                 fetching.exception()  # it may have no waiter left

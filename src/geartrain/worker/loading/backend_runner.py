@@ -299,6 +299,8 @@ SCRIPTS: Final[Mapping[str, str]] = {
 """The backends of scripts that were written for other servers, each with its module and class in `scripts`."""
 
 
+PYTRITON: Final = "pytriton"
+"""The backend of scripts that bind models to PyTriton's server."""
 MLFLOW: Final = "mlflow"
 """The backend of folders that MLflow has saved."""
 
@@ -320,6 +322,10 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
         from geartrain.worker.loading.scripts.backend import load_script  # few models need it
 
         return load_script(choice, batching, kind=SCRIPTS[choice.name])
+    if choice.name == PYTRITON:
+        from geartrain.worker.loading.scripts.pytriton import load_pytriton  # few models need it
+
+        return load_pytriton(choice, batching)
     if choice.name == MLFLOW:
         from geartrain.worker.loading.scripts.mlflow import load_mlflow  # few models need it
 

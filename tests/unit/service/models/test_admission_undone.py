@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 import geartrain.service
 from geartrain.domain.errors import Code
+from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.readers import completion
+from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.fake_store import FakeStore
@@ -72,7 +74,7 @@ def _is_past(frame: FrameType | None) -> bool:
 class Bench:
     """A model with one slot, whose calls a test ends by hand."""
 
-    def __init__(self, *, files: bool = False, store: bool = False) -> None:
+    def __init__(self, *, files: bool = False, store: bool = False, cache: bool = False) -> None:
         outbound = FakeOutbound(input_files=Fetching, new_folder=Folder)
         self.durability: Durability | None = None
         if store:
@@ -86,7 +88,9 @@ class Bench:
             return self.worker
 
         self.deployment: Deployment = deploy(
-            spawn, settings=DeploymentSettings(limits=Limits(queue=5)), outbound=outbound
+            spawn,
+            settings=DeploymentSettings(limits=Limits(queue=5), cache=CacheSettings() if cache else None),
+            outbound=outbound,
         )
 
     def taken(self) -> tuple[int, int, int, int, int]:
@@ -107,11 +111,11 @@ class Bench:
 
 
 class Folder:
-    """A folder that is never made."""
+    """A folder that nothing is put into."""
 
     def path(self) -> Path:
         """See `FolderPort`."""
-        raise NotImplementedError
+        return Path("/nowhere")
 
     async def remove(self) -> None:
         """See `FolderPort`."""
@@ -132,8 +136,9 @@ class Fetching:
         """See `InputFilesPort`."""
         return values
 
-    async def digests(self, folder: Path) -> None:
+    async def digests(self, folder: Path) -> dict[str, str]:
         """See `InputFilesPort`."""
+        return {"http://h/i": "digest"}
 
 
 def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
@@ -149,19 +154,21 @@ def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
     seconds=st.sampled_from([None, 0.0, 1e-6, 0.1, 30.0, 1e15]),
     is_busy=st.booleans(),
     files=st.booleans(),
-    store=st.booleans(),
+    kept=st.sampled_from(["", "store", "cache"]),
 )
 def test_s1_an_admission_that_fails_anywhere_is_undone(
-    loop: str, step: int, seconds: float | None, is_busy: bool, files: bool, store: bool
+    loop: str, step: int, seconds: float | None, is_busy: bool, files: bool, kept: str
 ) -> None:
+    store = kept == "store"
+
     async def main() -> None:
-        bench = Bench(files=files, store=store)
+        bench = Bench(files=files, store=store, cache=kept == "cache")
         deployment = bench.deployment
         await deployment.start()
         body = b'{"text": "a", "image": "http://h/i"}' if files else b'{"text": "a"}'
         schedule = NO_SCHEDULE if seconds is None else SchedulePolicy(seconds)
         if is_busy:
-            deployment.create(NewPrediction(body))
+            deployment.create(NewPrediction(body.replace(b'"a"', b'"b"')))
             await bench.settle()
         before = bench.taken()
         try:
@@ -188,6 +195,47 @@ def test_s1_an_admission_that_fails_anywhere_is_undone(
         bench.worker.calls[-1].answer()
         await bench.settle()
         assert after.status == "succeeded"
+        assert bench.taken() == (0, 0, 0, 0, 0)
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=200)
+@given(step=st.integers(1, 60), is_busy=st.booleans(), cache=st.booleans())
+def test_s1_a_prediction_that_cannot_go_on_with_its_files_ends(
+    loop: str, step: int, is_busy: bool, cache: bool
+) -> None:
+    go_on = Execution._on_ready
+
+    def fail_on_ready(*arguments: Any) -> None:
+        with failing_at(step):
+            go_on(*arguments)
+
+    async def main() -> None:
+        bench = Bench(files=True, cache=cache)
+        deployment = bench.deployment
+        await deployment.start()
+        if is_busy:
+            deployment.create(NewPrediction(b'{"text": "b", "image": "http://h/i"}'))
+            await bench.settle()
+        before = bench.taken()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Execution, "_on_ready", fail_on_ready)
+            prediction = deployment.create(NewPrediction(b'{"text": "a", "image": "http://h/i"}', keep=True))
+            await bench.settle()
+        if prediction.status == "failed":
+            assert str(prediction.error).startswith("The prediction could not be begun: ")
+            assert bench.taken() == before
+        elif not prediction.is_terminal:
+            deployment.predictions.abandon(prediction)
+            await bench.settle()
+        assert prediction.is_terminal
+        assert bench.taken() == before
+        for call in list(bench.worker.calls):
+            if not call.is_over and not call.was_canceled:
+                call.answer()
+                await bench.settle()
         assert bench.taken() == (0, 0, 0, 0, 0)
 
     run(loop, main())

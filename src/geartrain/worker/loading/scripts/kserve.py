@@ -20,7 +20,7 @@ from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
 from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
-from geartrain.worker.loading.scripts.main_block import run_main_block
+from geartrain.worker.loading.scripts.main_block import arguments_of, chosen, run_main_block
 from geartrain.worker.loading.scripts.script import Place, Script, leaves, tell
 
 _STEPS: Final = ("__call__", "preprocess", "predict", "postprocess", "explain")
@@ -75,16 +75,13 @@ class KServeScript(Script):
     def setup(self) -> None:
         """Make the model: as the script does where it starts its server, otherwise of its class."""
         if not _STARTED:
-            arguments = _arguments(self.options)
+            arguments = arguments_of(self.options)
             server: Any = importlib.import_module("kserve.model_server")
             if hasattr(server, "args"):  # the package has read those of its import, when there were none
                 server.args, _ = server.parser.parse_known_args(arguments)
             run_main_block(self.module, arguments)
         models = list(dict.fromkeys(_STARTED)) or [self._made()]
-        if len(models) > 1:
-            names = ", ".join(each.name for each in models)
-            raise ValueError(f"the script starts {len(models)} models ({names}): keep one of them in a file")
-        (self._model,) = models
+        self._model = chosen({each.name: each for each in models}, self.options)
         if not isinstance(self._model, self._kserve.Model):
             raise TypeError(f"{type(self._model).__name__} is not derived from kserve.Model")
         if not self._is_async and self._has_coroutines(type(self._model)):
@@ -243,17 +240,6 @@ def _take_models(module: Any) -> None:
         tell("ModelServer.start() does not listen: geartrain serves this model")
 
     module.ModelServer.start = start
-
-
-def _arguments(options: Mapping[str, Any]) -> list[str]:
-    """Return options as arguments of the command line; a list has its name once, and values that are true none."""
-    found: list[str] = []
-    for name, value in options.items():
-        if value is False or value is None:
-            continue
-        values = value if isinstance(value, list) else [] if value is True else [value]
-        found += [f"--{name}", *map(str, values)]
-    return found
 
 
 def _payload(request: Request) -> Any:

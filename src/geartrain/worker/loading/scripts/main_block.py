@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Final
+
+MODELS: Final = "models"
+"""The option with the names of the models of a script that are served."""
 
 
 def run_main_block(module: ModuleType, arguments: Sequence[str] = ()) -> None:
@@ -27,6 +31,31 @@ def run_main_block(module: ModuleType, arguments: Sequence[str] = ()) -> None:
                 exec(code, vars(module))  # noqa: S102 - the author's own code
     finally:
         sys.argv = before
+
+
+def arguments_of(options: Mapping[str, Any]) -> list[str]:
+    """Return options as arguments of the command line; a list has its name once, and values that are true none."""
+    found: list[str] = []
+    for name, value in options.items():
+        if value is False or value is None or name == MODELS:
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        found += [f"--{name}", *map(str, values)]
+    return found
+
+
+def chosen(models: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Return the one model that is served, of those of a script by name. Raises `ValueError` unless that is clear."""
+    wanted = options.get(MODELS, list(models))
+    there = ", ".join(models)
+    if len(wanted) > 1:
+        raise ValueError(
+            f"it has {len(models)} models ({there}): name them with `parameters: {{{MODELS}: [{there}]}}` in "
+            "geartrain.yaml, and `geartrain serve` has each by its name"
+        )
+    if wanted[0] not in models:
+        raise ValueError(f"there is no model {wanted[0]!r}; there are {there}")
+    return models[wanted[0]]
 
 
 def _asks_for_main(test: ast.expr) -> bool:

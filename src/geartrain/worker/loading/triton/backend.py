@@ -60,14 +60,30 @@ def load_triton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     options = choice.options
     config = model_config.whole_config(options.get("config", {}), options.get("model_name") or root.name)
     _complete(target, config, root, where=where)
+    if not callable(getattr(target, "execute", None)):
+        raise LoadError(f"{where}: the class {_CLASS} has no execute()")
+    model = _make(target, root, where)
+    runner = runner_of(model, config, where=where, batching=batching, arguments=_arguments(config, options, root))
+    return runner._replace(signature=_described(runner.signature, target))
+
+
+def runner_of(
+    model: Any,
+    config: Mapping[str, Any],
+    *,
+    where: str,
+    batching: Mapping[str, Any] | None,
+    arguments: dict[str, str],
+) -> LoadedRunner:
+    """Make a runner of a model with `execute()`; `arguments` are those of its `initialize()`. Raises `LoadError`.
+
+    `where` is its file, and `config` its whole configuration.
+    """
     try:
         inputs, outputs = (model_config.declared(config, kind) for kind in ("input", "output"))
         batches = _batching(config, batching)
     except (KeyError, TypeError, ValueError) as error:
         raise LoadError(f"{where}: the configuration cannot be used: {error}") from error
-    if not callable(getattr(target, "execute", None)):
-        raise LoadError(f"{where}: the class {_CLASS} has no execute()")
-    model = _make(target, root, where)
     names = tuple(each.name for each in outputs)
     is_decoupled = model_config.is_decoupled(config)
     runner = Runner(model, names)
@@ -84,12 +100,12 @@ def load_triton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     return LoadedRunner(
         instance=model,
         run=run,
-        setup=lambda: runner.initialize(_arguments(config, options, root)),
+        setup=lambda: runner.initialize(arguments),
         setup_takes=frozenset(),
         healthcheck=None,
         is_async=is_decoupled,
         is_generator=is_decoupled,
-        signature=_described(opened.signature, target),
+        signature=opened.signature,
         max_concurrency=_AT_ONCE if is_decoupled else None,
         parameters=opened.parameters,
         batching=batches,

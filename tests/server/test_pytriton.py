@@ -1,0 +1,207 @@
+"""Scripts for PyTriton, unchanged, with the modules that stand in for its package."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.servers import ServerProcess, listening_ports
+
+PAIR = '''
+    """Two models, one of them with every decorator."""
+
+    import logging
+
+    import numpy as np
+
+    from pytriton.decorators import batch, fill_optionals, first_value, group_by_keys, group_by_values
+    from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+    from pytriton.triton import Triton, TritonConfig
+
+    logger = logging.getLogger("server")
+
+
+    @batch
+    def double(**inputs):
+        (values,) = inputs.values()
+        return [values * 2]
+
+
+    class Scaler:
+        def __init__(self, factor):
+            self.factor = factor
+
+        @fill_optionals(shift=np.array([1], np.float32))
+        @group_by_keys
+        @batch
+        @group_by_values("times")
+        @first_value("times")
+        def __call__(self, values, times, shift, words=None):
+            scaled = (values + shift) * times * self.factor
+            rows = np.full((len(values), 1), len(values), np.int64)
+            words = np.array([[b"none"]] * len(values)) if words is None else words.astype("S")
+            texts = np.char.upper(np.char.decode(words, "utf-8"))
+            return {"scaled": scaled, "rows": rows, "texts": texts}
+
+
+    with Triton(config=TritonConfig(log_verbose=1, http_port=18000)) as triton:
+        triton.bind(
+            model_name="Double",
+            infer_func=double,
+            inputs=[Tensor(dtype=np.float32, shape=(-1,))],
+            outputs=[Tensor(dtype=np.dtype("float32"), shape=(-1,))],
+            config=ModelConfig(max_batch_size=8),
+            strict=True,
+        )
+        triton.bind(
+            "Scaler",
+            Scaler(10),
+            [
+                Tensor(name="values", dtype=np.float32, shape=(-1,)),
+                Tensor(name="times", dtype=np.float32, shape=(1,)),
+                Tensor(name="shift", dtype=np.float32, shape=(1,), optional=True),
+                Tensor(name="words", dtype=bytes, shape=(1,), optional=True),
+            ],
+            [
+                Tensor(name="scaled", dtype=np.float32, shape=(-1,)),
+                Tensor(name="rows", dtype=np.int64, shape=(1,)),
+                Tensor(name="texts", dtype=bytes, shape=(1,)),
+            ],
+            config=ModelConfig(max_batch_size=16, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
+        )
+        logger.info("Serving models")
+        triton.serve()
+'''
+STREAM = """
+    import argparse
+
+    import numpy as np
+    from pytriton.decorators import sample
+    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.triton import Triton
+
+    def count(requests):
+        (request,) = requests
+        for number in range(int(request["to"][0])):
+            yield [{"number": np.array([number + int(request.parameters["from"])], np.int32)}]
+
+    def main():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--model-name", default="counter")
+        args = parser.parse_args()
+        with Triton() as triton:
+            triton.bind(
+                model_name=args.model_name.lower(),
+                infer_func=count,
+                inputs=[Tensor(name="to", dtype=np.int32, shape=(1,))],
+                outputs=[Tensor(name="number", dtype=np.int32, shape=(1,))],
+                config=ModelConfig(batching=False, decoupled=True),
+            )
+            triton.serve()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+Start = Callable[..., tuple[httpx.Client, ServerProcess]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Iterator[Start]:
+    """Serve a script by its path."""
+    clients = []
+
+    def serve(text: str, settings: str = "") -> tuple[httpx.Client, ServerProcess]:
+        folder = tmp_path / "bound"
+        folder.mkdir()
+        (folder / "server.py").write_text(textwrap.dedent(text))
+        (folder / "geartrain.yaml").write_text(settings)
+        process = server_process(str(folder / "server.py"))
+        clients.append(httpx.Client(base_url=process.wait_for("listening")["url"]))
+        return clients[-1], process
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+def tensor(name: str, datatype: str, data: list[Any]) -> dict[str, Any]:
+    """A tensor with a row for each element."""
+    return {"name": name, "datatype": datatype, "shape": [len(data), 1], "data": data}
+
+
+def outputs(client: httpx.Client, name: str, *inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The contents of the outputs by name."""
+    answer = client.post(f"/v2/models/{name}/infer", json={"inputs": inputs, **more})
+    assert answer.status_code == 200, answer.text
+    return {each["name"]: each["data"] for each in answer.json()["outputs"]}
+
+
+def process_urls(process: ServerProcess) -> list[str]:
+    """The addresses that a server says it listens on, gRPC's with a scheme."""
+    urls = [line["url"] for line in process.lines if str(line.get("message")).startswith("listening")]
+    return [url if "://" in url else f"http://{url}" for url in urls]
+
+
+def test_several_models_of_a_script(start: Start) -> None:
+    client, process = start(PAIR)
+    for _ in range(2):
+        process.wait_for("ready")
+
+    assert listening_ports(process.popen.pid) == {httpx.URL(url).port for url in process_urls(process)}
+    assert sorted(client.get("/v2/models").json()["models"]) == ["Double", "Scaler"]
+    assert outputs(client, "Double", tensor("INPUT_1", "FP32", [1.5, 2])) == {"OUTPUT_1": [3.0, 4.0]}
+    config = client.get("/v2/models/Scaler/config").json()
+    assert config["max_batch_size"] == 16
+    assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 2000
+    given = [tensor("values", "FP32", [1, 2, 3]), tensor("times", "FP32", [1, 2, 1])]
+    found = outputs(client, "Scaler", *given)
+    assert found == {"scaled": [20.0, 60.0, 40.0], "rows": [2, 1, 2], "texts": ["NONE"] * 3}
+    given += [tensor("shift", "FP32", [0, 0, 0]), tensor("words", "BYTES", ["a", "ö", ""])]
+    assert outputs(client, "Scaler", *given) == {
+        "scaled": [10.0, 40.0, 30.0],
+        "rows": [2, 1, 2],
+        "texts": ["A", "Ö", ""],
+    }
+
+
+def test_one_of_the_models_is_chosen(start: Start) -> None:
+    client, process = start(PAIR, "parameters: {models: [Scaler]}")
+    process.wait_for("ready")
+
+    assert client.get("/v2/models").json()["models"] == ["Scaler"]
+
+
+def test_a_stream_below_the_main_block(start: Start) -> None:
+    client, process = start(STREAM, "parameters: {model-name: COUNTER}")
+    process.wait_for("ready")
+
+    body = {"to": 3, "parameters": {"from": 5}}
+    with client.stream("POST", "/v2/models/server/generate_stream", json=body) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
+    assert [json.loads(line)["number"] for line in lines] == [5, 6, 7]
+
+
+FAULTS = [
+    (PAIR, "parameters: {models: [Other]}", "there is no model 'Other'; there are Double, Scaler"),
+    (
+        PAIR.replace('"Scaler",\n            Scaler', '"".join(["Sc"]),\n            Scaler'),
+        "",
+        "it has 2 models (Double, Sc)",
+    ),
+    (PAIR.replace("dtype=bytes", "dtype=np.complex64"), "", "has the type complex64, which no tensor of Triton has"),
+    (PAIR.replace("first_value(", "first_values("), "", "'first_values'"),
+    ("import pytriton\n\ndef later(triton):\n    triton.bind(None)", "", "it has bound no model"),
+]
+
+
+@pytest.mark.parametrize(("text", "settings", "message"), FAULTS)
+def test_faults_are_named(start: Start, text: str, settings: str, message: str) -> None:
+    _, process = start(text, settings)
+    assert message in json.dumps(process.wait_for("setup-failed"))
