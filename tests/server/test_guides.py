@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import httpx
 import pytest
@@ -31,6 +32,12 @@ def test_page_shows_the_files_as_they_are(guide: str) -> None:
     assert {name: (folder / name).read_text(encoding="utf-8") for name in shown} == shown
     there = {str(path.relative_to(folder)) for path in folder.rglob("*.*") if "__pycache__" not in path.parts}
     assert {name for name in there if not name.endswith("centroids.json")} == set(shown)
+
+
+@pytest.mark.parametrize("guide", guides.GUIDES)
+def test_files_are_copied_with_one_command(guide: str) -> None:
+    copied = re.findall(r"^cp -r \.\./geartrain/(\S+) iris && cd iris$", guides.page(guide), re.MULTILINE)
+    assert copied == [str((guides.MODELS / guide).relative_to(guides.ROOT))]
 
 
 @pytest.mark.parametrize("guide", guides.GUIDES)

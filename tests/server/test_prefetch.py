@@ -1,4 +1,4 @@
-"""The next call of a sync model waits in its worker: what a client sees of it, with a real worker."""
+"""The next calls of a sync model wait in its worker: what a client sees of it, with a real worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
 from geartrain.service.readers import completion
-from geartrain.service.scheduling import scheduler
+from geartrain.service.scheduling import pending, scheduler
 from geartrain.service.workers.pool import RestartPolicy
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, LiveServer, Serve, eventually
@@ -79,8 +79,15 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def any_run_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not decide whether calls are prefetched here."""
+    """A busy machine must not decide whether calls are prefetched here: it is one, unless a test wants several."""
     monkeypatch.setattr(scheduler, "_SHORT", 3600.0)
+    monkeypatch.setattr(pending, "_AHEAD", 0.0)
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind runs of microseconds."""
+    monkeypatch.setattr(pending, "_AHEAD", 3600.0)
 
 
 @pytest.fixture
@@ -182,3 +189,77 @@ async def test_output_past_python_is_in_no_other_predictions_logs(
         gates["two"].open()
         assert (await bench.ended(raw)).logs == "raw again\n"
         assert (await bench.ended(last)).logs == ""
+
+
+# several calls
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize("holding", [False, True])
+async def test_canceled_ones_among_several_never_run(serve: Serve, gates: Gates, holding: bool) -> None:
+    async with serve(MODEL, limits=Limits(queue=50)) as server:
+        bench = Bench(server, gates)
+        await bench.warm_up()
+        first = bench.ask("first", "one", holding=holding)
+        others = [bench.ask(f"{number}") for number in range(20)]
+        await bench.waiting(first)
+        assert all(bench.is_prefetched(each) for each in others)
+        for each in others[::3]:
+            assert server.predictions.cancel(each.id, ANYONE)
+            assert (each.status, each.started_at) == (Status.CANCELED, None)
+        gates["one"].open()
+        kept = [number for number in range(20) if number % 3]
+        assert [(await bench.ended(others[number])).output for number in kept] == [b'"%d"' % n for n in kept]
+        assert bench.begun() == ["first", *map(str, kept)]
+
+
+@pytest.mark.usefixtures("several")
+async def test_a_withdrawal_is_read_behind_all_that_lies_in_the_socket(serve: Serve, gates: Gates) -> None:
+    """More than the worker reads at once."""
+    async with serve(MODEL, limits=Limits(queue=50)) as server:
+        bench = Bench(server, gates)
+        await bench.warm_up()
+        first = bench.ask("first", "one", holding=True)
+        await bench.waiting(first)
+        large = bench.ask("x" * 100_000)
+        others = [bench.ask(f"{number}" + "x" * 1_800) for number in range(20)]
+        assert all(bench.is_prefetched(each) for each in (large, *others))
+        assert server.predictions.cancel(large.id, ANYONE)
+        gates["one"].open()
+        for each in others:
+            assert (await bench.ended(each)).status is Status.SUCCEEDED
+        assert [text[:2] for text in bench.begun()] == ["fi", *(f"{number}x"[:2] for number in range(20))]
+
+
+@pytest.mark.usefixtures("several")
+async def test_ones_among_several_whose_time_is_up_never_run(serve: Serve, gates: Gates) -> None:
+    async with serve(MODEL, limits=Limits(queue=50)) as server:
+        bench = Bench(server, gates)
+        await bench.warm_up()
+        first = bench.ask("first", "one")
+        before, late, after = bench.ask("before"), bench.ask("late", timeout=1.2), bench.ask("after")
+        assert all(bench.is_prefetched(each) for each in (before, late, after))
+        assert (await bench.ended(late)).error == "timed out after 1.2 s"
+        gates["one"].open()
+        for each in (first, before, after):
+            assert (await bench.ended(each)).status is Status.SUCCEEDED
+        assert bench.begun() == ["first", "before", "after"]
+
+
+@pytest.mark.usefixtures("several")
+async def test_several_that_lay_in_a_worker_that_died_run_in_the_next_one(serve: Serve, gates: Gates) -> None:
+    """Those that had ended before have their answers, and only the one that ran has failed."""
+    async with serve(MODEL, limits=Limits(queue=50), restarts=RestartPolicy(first_delay=0.05)) as server:
+        bench = Bench(server, gates)
+        await bench.warm_up()
+        first = bench.ask("first", "one")
+        before = [bench.ask(f"{number}") for number in range(5)]
+        dying = bench.ask("die")
+        after = [bench.ask(f"{number}") for number in range(5, 10)]
+        await bench.waiting(first)
+        assert all(bench.is_prefetched(each) for each in (*before, dying, *after))
+        gates["one"].open()
+        assert (await bench.ended(dying)).status is Status.FAILED
+        for each in (first, *before, *after):
+            assert (await bench.ended(each)).status is Status.SUCCEEDED
+        assert bench.begun() == ["first", *"01234", "die", *"56789"]

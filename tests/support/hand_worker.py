@@ -48,7 +48,7 @@ class HandCall:
         self.was_canceled = False
         self.was_withdrawn = False  # canceled before it began
         self.is_over = False
-        self.next: HandCall | None = None  # what was prefetched behind it
+        self.next: HandCall | None = None  # what was prefetched just behind it
 
     def end(self, ends: list[ItemEnd]) -> None:
         """Tell of ends as a slot does: what was prefetched begins first."""
@@ -67,14 +67,17 @@ class HandCall:
         """What the items are, in their order."""
         return [json.loads(item.input)["text"] for item in self.input.items]
 
-    def answer(self, *indexes: int, bad: Sequence[int] = ()) -> None:
-        """End some items, by default all that have not ended: each with its own text, or as a failure."""
+    def answer(self, *indexes: int, bad: Sequence[int] = (), took: float = 0.25) -> None:
+        """End some items, by default all that have not ended: each with its own text, or as a failure.
+
+        `took`: seconds of the run, as the worker reports them.
+        """
         which = indexes or tuple(sorted(self.open))
         self.open -= set(which)
         ends = []
         for index in which:
             text = json.dumps(self.texts[index].upper()).encode()
-            outcome = Failed(f"ValueError: {index}") if index in bad else Succeeded(text, 0.25)
+            outcome = Failed(f"ValueError: {index}") if index in bad else Succeeded(text, took)
             ends.append(ItemEnd(index, outcome))
         self.end(ends)
 
@@ -128,8 +131,9 @@ class HandWorker:
             listener.on_begin()
         else:
             assert call.prefetch, f"slot {slot} is in use"
-            assert running.next is None, "one call is prefetched, not more"
             assert not self._info.is_async
+            while running.next is not None:
+                running = running.next
             running.next = new
 
     @property
@@ -140,7 +144,7 @@ class HandWorker:
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether one call may wait behind another one: always."""
+        """Whether calls may wait behind another one: always."""
         return True
 
     def _current(self, slot: int) -> HandCall | None:
@@ -182,9 +186,13 @@ class HandWorker:
             if call is not None:
                 call.is_over = True
                 call.listener.on_end((ItemEnd(ALL, Failed("Worker crashed: gone")),), idle=False)
-            if call is not None and call.next is not None:
-                call.next.is_over = True
-                self.unstarted.append(call.next)
-                self.calls.remove(call.next)
-                call.next.listener.on_unstarted()
+            following = []
+            while call is not None and call.next is not None:
+                call = call.next
+                following.append(call)
+            for each in reversed(following):
+                each.is_over = True
+                self.unstarted.append(each)
+                self.calls.remove(each)
+                each.listener.on_unstarted()
         self._observer.on_lost("Worker crashed: gone")

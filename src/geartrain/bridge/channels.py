@@ -129,13 +129,15 @@ class CallSocket(asyncio.Protocol):
         held.append(data)
 
     def _flush(self) -> None:
-        data = b"".join(self._held)
-        self._held.clear()
-        self.write(data)
+        if self._held:  # nothing has been written meanwhile
+            self.write(b"")
 
     def write(self, data: bytes) -> None:
-        """Write data now, or leave it to the transport as far as the socket does not take it."""
-        transport = self._transport
+        """Write what is held and this data now, or leave it to the transport as far as the socket does not take it."""
+        transport, held = self._transport, self._held
+        if held:
+            data = b"".join((*held, data))
+            held.clear()
         if transport is None:
             return
         if not transport.get_write_buffer_size():

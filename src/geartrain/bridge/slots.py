@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -111,7 +112,7 @@ class SlotChannel:
         self.call: SlotCall | None = None  # that runs
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
-        self.next_call: SlotCall | None = None  # that was prefetched: the worker may have begun it
+        self.following: deque[SlotCall] = deque()  # prefetched, in their order: the worker may have begun them
         self._last_serial = 0
         self.memory = SlotMemory(is_possible=shares_memory)
         self._models: WorkerModelCalls | None = None  # once a run has called another model
@@ -124,7 +125,7 @@ class SlotChannel:
     # towards the worker
 
     def run(self, call: calls.CallInput, listener: calls.CallListener, *, alone: bool) -> asyncio.Task[None] | None:
-        """Run a call on a free slot, or after the running one if it is prefetched.
+        """Run a call on a free slot, or after those that the slot has if it is prefetched.
 
         `alone`: the server may block until the call ends. Returns the task that writes its input to a file, if that is
         too large for a message.
@@ -143,8 +144,9 @@ class SlotChannel:
         if call.prefetch:
             payload = payload or self._files.to_file(call)
             message = self._files.message(call, serial, payload, packed=slot_call.packed)
-            self.next_call = slot_call
-            self._socket.write(message)
+            send = self._socket.write_soon if self.following else self._socket.write
+            self.following.append(slot_call)
+            send(message)
             return None
         self.call = slot_call
         if payload is None:
@@ -203,15 +205,16 @@ class SlotChannel:
     def fail(self, reason: str) -> None:
         """End what the slot has, because its worker has died or cannot be understood, and close it."""
         self._files.delete_temporary_files()
-        state, call, following = self.state, self.call, self.next_call
-        self.call = self.next_call = None
+        state, call, following = self.state, self.call, tuple(self.following)
+        self.call = None
+        self.following.clear()
         self.close()
         if call is not None and state is _RUNNING:
             tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
         elif call is not None and state is SlotState.LOADING:
             tell(call.listener.on_unstarted)
-        if following is not None:
-            tell(following.listener.on_unstarted)
+        for each in reversed(following):  # each goes to the front of the queue
+            tell(each.listener.on_unstarted)
 
     def shut_down(self) -> None:
         """Close the slot when its call is over, at once if there is none."""
@@ -265,29 +268,35 @@ class SlotChannel:
                 except Exception:
                     logger.exception(_LISTENER_FAILED)
         if message.idle:
-            self.wakeup.on_end(ends)
-            self._socket.before_end()
-            files.temporary_files.clear()
-            self._free()
-            tell_end(listener, ends, idle=True)
-            if self.is_last and self.state is _FREE:
-                self.close()
+            self._end(listener, ends)
         elif ends:
             self._socket.before_end()
             tell_end(listener, ends, idle=False)
 
+    def _end(self, listener: calls.CallListener, ends: Sequence[calls.ItemEnd]) -> None:
+        """End the call that runs: the worker is done with it."""
+        if len(self.following) <= 1:  # with several there is nothing to wait for
+            self.wakeup.on_end(ends)
+        self._socket.before_end()
+        self._files.temporary_files.clear()
+        self._free()
+        tell_end(listener, ends, idle=True)
+        if self.is_last and self.state is _FREE:
+            self.close()
+
     def _free(self) -> None:
-        """Begin the prefetched call, or become free."""
+        """Begin the next prefetched call, or become free."""
         if self.memory.is_to_trim:
             self.memory.trim()
         if self._models is not None and self.call is not None:
             self._models.end_run(self._number, self.call.serial)
         self.state = _to_free(self.state)
-        self.call = following = self.next_call
-        if following is not None:
-            self.next_call = None
+        self.call = None
+        if self.following:
+            self.call = following = self.following.popleft()
             self.state = _to_running(self.state)
-            self.wakeup.before_send(alone=False)
+            if not self.following:
+                self.wakeup.before_send(alone=False)
             tell_begin(following.listener)
 
 
@@ -343,7 +352,7 @@ class SlotServer:
             channel.memory.share(len(self.channels))
 
     def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
-        """Run a call on an idle slot, or lay it behind the one that runs if it is prefetched."""
+        """Run a call on an idle slot, or lay it behind those that the slot has if it is prefetched."""
         loading = self.channels[slot].run(call, listener, alone=call.single_client and _are_free(self.channels))
         if loading is not None:
             self._loading.add(loading)
@@ -355,10 +364,11 @@ class SlotServer:
         Of the call that runs only the number is returned. 0: the slot has no such call.
         """
         channel = self.channels[slot]
-        running, following = channel.call, channel.next_call
-        if following is not None and following.call_id == call_id:
-            self.calls.write(frame(encode(Withdraw(following.serial))))
-            return following.serial
+        for following in channel.following:
+            if following.call_id == call_id:
+                self.calls.write(frame(encode(Withdraw(following.serial))))
+                return following.serial
+        running = channel.call
         return running.serial if running is not None and running.call_id == call_id else 0
 
     def detach(self, message: SlotCancelled | SlotFailed) -> None:

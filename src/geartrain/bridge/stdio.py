@@ -247,7 +247,7 @@ class RawOutput:
             return
         self._quiet_from = self.calls + _AFTER
         running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
-        call = running[0].call if len(running) == 1 and running[0].next_call is None else None
+        call = running[0].call if len(running) == 1 and not running[0].following else None
         if call is not None:
             call.listener.on_event(ItemEvent(ALL, Log(source, data)))
         else:

@@ -25,8 +25,8 @@ class WorkerPort(Protocol):
         """Run a call on an idle slot; `listener` hears of it until its end.
 
         Only a model that takes batches (`WorkerInfo.batching`) gets calls of several items. If its run is not async and
-        `may_prefetch` holds, one call with `prefetch` may be given to a slot that is busy; it is to be small. Nothing
-        that the listener raises reaches the caller, other listeners, or the worker.
+        `may_prefetch` holds, calls with `prefetch` may be given to a slot that is busy. They begin one after the other,
+        and are to be small. Nothing that the listener raises reaches the caller, other listeners, or the worker.
         """
 
     @property

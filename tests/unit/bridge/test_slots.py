@@ -488,6 +488,47 @@ async def test_a_prefetched_call_whose_worker_dies_has_not_begun(slot: Slot) -> 
     assert second.heard == [("unstarted",)]
 
 
+async def test_several_prefetched_calls_begin_one_after_the_other(slot: Slot) -> None:
+    listeners = [Listener() for _ in range(4)]
+    slot.run(listeners[0], item("1"))
+    for number, listener in enumerate(listeners[1:], 2):
+        slot.run(listener, item(f"{number}"), prefetch=True)
+    for number, listener in enumerate(listeners, 1):
+        assert _call_of(slot) == f"{number}"
+        assert [bool(each.heard) for each in listeners] == [place < number for place in range(4)]
+        slot.report(ItemEnd(0, Succeeded(b"1", 0.5)), serial=number, idle=True)
+        assert [what for what, *_ in listener.heard] == ["begin", "end"]
+    assert slot.is_in(SlotState.FREE)
+
+
+async def test_prefetched_calls_of_one_turn_are_written_together_behind_the_first(slot: Slot) -> None:
+    slot.run(Listener(), item("1"))
+    assert slot.sent().id == "1"
+    for number in range(2, 6):
+        slot.run(Listener(), item(f"{number}"), prefetch=True)
+    assert slot.sent().id == "2"
+    assert not slot.has_sent
+    await asyncio.sleep(0)
+    assert [message.id for message in slot.all_sent()] == ["3", "4", "5"]
+
+
+async def test_several_prefetched_calls_whose_worker_dies_go_back_the_last_one_first(slot: Slot) -> None:
+    order: list[str] = []
+
+    class Ordered(Listener):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._name = name
+
+        def _hear(self, *what: object) -> None:
+            order.append(f"{self._name} {what[0]}")
+
+    for name in "1234":
+        slot.run(Ordered(name), item(name), prefetch=name != "1")
+    slot.channel.fail("Worker crashed: gone")
+    assert order == ["1 begin", "1 end", "4 unstarted", "3 unstarted", "2 unstarted"]
+
+
 async def test_a_call_that_is_ended_from_outside_keeps_its_slot_until_the_worker_is_idle(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item())

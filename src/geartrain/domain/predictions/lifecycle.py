@@ -91,6 +91,7 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
             ExecutionState.WAITING,
             ExecutionState.SHARING,
             ExecutionState.ASSIGNED,
+            ExecutionState.PREFETCHED,
             ExecutionState.OVER,
         }
     ),
@@ -98,7 +99,13 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
     ExecutionState.SHARING: frozenset({ExecutionState.CLOSING, ExecutionState.OVER}),
     # Over: the store has refused it, or it was canceled meanwhile.
     ExecutionState.CLAIMING: frozenset(
-        {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}
+        {
+            ExecutionState.PREPARING,
+            ExecutionState.WAITING,
+            ExecutionState.ASSIGNED,
+            ExecutionState.PREFETCHED,
+            ExecutionState.OVER,
+        }
     ),
     # Over: its admission failed before the first file was fetched. Closing, without a run: its answer is kept.
     ExecutionState.PREPARING: frozenset(
@@ -106,6 +113,7 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
             ExecutionState.WAITING,
             ExecutionState.SHARING,
             ExecutionState.ASSIGNED,
+            ExecutionState.PREFETCHED,
             ExecutionState.CLOSING,
             ExecutionState.OVER,
         }

@@ -25,6 +25,8 @@ LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
 _WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
 _FADING: Final = 0.98  # share of the longest time that each prediction leaves
 _LIGHT: Final = 128 * 1024  # bytes of a call that may be prefetched into its worker's socket
+_AHEAD: Final = 0.5e-3  # seconds of runs that may lie in the socket of a worker
+_MOST_AHEAD: Final = 32  # calls
 _NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
 _ONE_BY_ONE: Final = BatchPolicy(max_size=1)
 DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
@@ -55,6 +57,25 @@ class Pace:
         It is at least 1, and at most `LONGEST_WAIT`.
         """
         return min(max(1, ceil(self.seconds * (ahead + 1) / max(1, slots))), LONGEST_WAIT)
+
+
+class Lookahead:
+    """The number of calls that may lie in a worker's socket, learned from the seconds that runs take in the worker."""
+
+    __slots__ = ("_seconds", "depth")
+
+    def __init__(self) -> None:
+        self.depth = 1
+        self._seconds = 0.0  # of a run: an average that forgets; 0 until the first has ended
+
+    def note(self, seconds: float) -> None:
+        """Note that a run has taken so many seconds."""
+        recent = self._seconds
+        recent = self._seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
+        if recent > _AHEAD / 2:
+            self.depth = 1
+        else:
+            self.depth = int(_AHEAD / recent) if recent > _AHEAD / _MOST_AHEAD else _MOST_AHEAD
 
 
 Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]
@@ -159,20 +180,28 @@ class Pending:
                 return members
         return []
 
-    def take_full(self) -> list[Execution]:
-        """Return a call that nothing could be added to, and that is light enough to be handed to a busy worker."""
-        return self.queue.take_full(only=self._is_light)
+    def take_full(self, others: int) -> list[Execution]:
+        """Return a call that nothing could be added to, and that is light enough to be handed to a busy worker.
 
-    def _is_light(self, execution: Execution) -> bool:
+        `others`: see `is_light`.
+        """
+        return self.queue.take_full(only=lambda execution: self.is_light(execution, others))
+
+    def is_light(self, execution: Execution, others: int) -> bool:
         """True if a call of its like may go through a socket. What is heavier travels in memory that is in use.
+
+        `others`: how many of its like may lie there, behind a first one; 0 for that one. Together they are half as
+        large, so that a withdrawal still has room behind them.
 
         One whose time is nearly up stays here, where a busy loop cannot be late to take it back.
         """
         item = execution.item
         if self._has_timeouts and execution.is_overdue(time.monotonic() + _NEAR):
             return False
-        size = len(item.input) + sum([len(tensor.data) for tensor in item.tensors or ()])
-        return size * self.max_size <= _LIGHT * item.rows
+        size = len(item.input)
+        if item.tensors:
+            size += sum([len(tensor.data) for tensor in item.tensors])
+        return size * self.max_size * (2 * others or 1) <= _LIGHT * item.rows
 
     def expire(self) -> None:
         """End those that have waited as long as their level allows."""

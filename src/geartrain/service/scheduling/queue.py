@@ -135,8 +135,13 @@ class FirstComeQueue(CallQueue[T]):
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
         """Return the one that is next, if `only` holds for it."""
-        for item in self._ahead or self._items:
-            return self.take(0.0) if only(item) else []
+        items = self._ahead or self._items
+        for item in items:
+            if not only(item):
+                break
+            del items[item]
+            self.rows -= 1
+            return [item]
         return []
 
     def due(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -14,7 +15,7 @@ from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import SHORTEST_TIMEOUT, RunContext
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
-from geartrain.service.scheduling.pending import DEFAULT_QUEUE, Pace, Pending
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE, Lookahead, Pace, Pending
 from geartrain.service.scheduling.permits import Permit, PermitPool, SharedPermits
 
 logger = logging.getLogger(__name__)
@@ -96,13 +97,15 @@ class Scheduler:
         self.is_apart = False
         self.pending = Pending(self.serve, priorities)
         self.pace = Pace()
+        self.lookahead = Lookahead()
         self._model = model
         self._priorities = priorities
         self._wanted_size = self._size = queue  # of the queue, where the protocol of a client does not say it
         self._demand = Demand()
         self._running: dict[Permit, Call] = {}
-        self._prefetched: dict[Permit, Call] = {}
+        self._prefetched: dict[Permit, deque[Call]] = {}  # no entry is empty
         self._can_prefetch = False
+        self._has_one_slot = False
 
     def configure(self, info: WorkerInfo) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows."""
@@ -111,7 +114,9 @@ class Scheduler:
         self._size = self._wanted_size or (DEFAULT_QUEUE if self.is_batching else 0)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
         self._can_prefetch = not info.is_async and not self.pending.has_levels
-        self.pending.configure(info, learns=len(self._model.replicas) == 1 and info.slots == 1)
+        has_one_slot = len(self._model.replicas) == 1 and info.slots == 1
+        self._has_one_slot = has_one_slot and not self.is_batching
+        self.pending.configure(info, learns=has_one_slot)
 
     # admission
 
@@ -183,6 +188,8 @@ class Scheduler:
         may_start = (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue)
         if may_start and self._start((execution,), single_client=is_single, at=execution.record.ready):
             return
+        if may_start and self._can_prefetch and self._send_ahead(execution):
+            return
         may_run = pending.add(execution)
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
             self.serve()
@@ -213,8 +220,11 @@ class Scheduler:
                     raise RuntimeError(msg)
             except Exception as error:  # noqa: BLE001 - whatever it is, the clients of the members are told
                 self._fail(members, error)
-        if self._can_prefetch and pending.queue:
-            self._prefetch()
+        if self._can_prefetch and pending.queue and self.pace.longest <= _SHORT:
+            if self._has_one_slot:
+                self._fill()
+            else:
+                self._prefetch()
 
     def _start(self, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0) -> bool:
         """Start a call on an idle slot, and return True; return False if there is none."""
@@ -244,23 +254,63 @@ class Scheduler:
         With several workers there has to be one for each of them, so that no call waits behind a run while another
         worker is idle. The first is for the worker whose call has been running longest: it is likely to be free next.
         """
-        if self.pace.longest > _SHORT:
-            return
         prefetched = self._prefetched
         for permit, running in tuple(self._running.items()):
             if permit in prefetched or running.state is not _RUNNING or not permit.worker.may_prefetch:
                 continue
             if len(self.pending.queue) < len(self._running) - len(prefetched):
                 return
-            members = self.pending.take_full()
+            members = self.pending.take_full(0)
             if not members:
                 return
-            try:
-                call = prefetched[permit] = Call(self, permit, members, prefetched=True)
-                call.start()
-            except Exception as error:  # noqa: BLE001 - as in `serve`
-                prefetched.pop(permit, None)
-                self._fail(members, error)
+            self._lay(permit, members)
+
+    def _fill(self) -> None:
+        """Hand calls to the only worker while it is busy, as many as `Lookahead` says, and several at a time."""
+        depth, prefetched = self.lookahead.depth, self._prefetched
+        for permit, running in tuple(self._running.items()):
+            ahead = len(prefetched.get(permit, ()))
+            if 2 * ahead >= depth or running.state is not _RUNNING or not permit.worker.may_prefetch:
+                return
+            while ahead < depth:
+                members = self.pending.take_full(depth if ahead else 0)
+                if not members:
+                    return
+                self._lay(permit, members)
+                if permit not in prefetched:  # it could not be handed over
+                    return
+                ahead += 1
+
+    def _send_ahead(self, execution: Execution) -> bool:
+        """Hand a call of its own to the only worker, behind others that lie there; return False if it has to wait.
+
+        The queue is empty: `serve` would do the same, for several times as much.
+        """
+        if not self._has_one_slot or not self._prefetched:
+            return False
+        ((permit, following),) = self._prefetched.items()
+        running, depth = self._running.get(permit), self.lookahead.depth
+        if running is None or running.state is not _RUNNING or len(following) >= depth:
+            return False
+        if not permit.worker.may_prefetch or not self.pending.is_light(execution, depth):
+            return False
+        self._lay(permit, (execution,))
+        return True
+
+    def _lay(self, permit: Permit, members: Sequence[Execution]) -> None:
+        """Hand a call to a busy worker."""
+        call: Call | None = None
+        following = self._prefetched.setdefault(permit, deque())
+        try:
+            call = Call(self, permit, members, prefetched=True)
+            following.append(call)
+            call.start()
+        except Exception as error:  # noqa: BLE001 - as in `serve`
+            if call is not None:
+                following.remove(call)
+            if not following:
+                self._prefetched.pop(permit, None)
+            self._fail(members, error)
 
     # the calls
 
@@ -268,8 +318,14 @@ class Scheduler:
         """Take back the slot of a call that is over, and use it for the next one."""
         permit, running = call.permit, self._running
         running.pop(permit, None)
-        if permit in self._prefetched:
-            running[permit] = self._prefetched.pop(permit)  # prefetched: the worker has begun it by itself
+        following = self._prefetched.get(permit)
+        if following is not None:
+            running[permit] = following.popleft()  # the worker has begun it by itself
+            if not following:
+                del self._prefetched[permit]
+            elif 2 * len(following) >= self.lookahead.depth:  # enough for now, see `_fill`
+                self._demand.end_call(alone=False)
+                return
         else:
             permit.pool.release(permit)
         if self.is_batching:
@@ -285,6 +341,11 @@ class Scheduler:
     def is_followed(self, call: Call) -> bool:
         """True if another call was prefetched on the slot of this one."""
         return call.permit in self._prefetched
+
+    def began_after(self, call: Call) -> float:
+        """Return when the call behind this one on its slot has begun, 0 if it has not."""
+        following = self._prefetched.get(call.permit)
+        return following[0].began_at if following else 0.0
 
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:
         """Have the members of a call that has not begun wait again."""

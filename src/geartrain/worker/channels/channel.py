@@ -190,6 +190,7 @@ class Channel:
         """
         self._socket = sock
         self._wakeup = wakeup if wakeup is not None else Blocking(sock)
+        self._asleep = Blocking(sock)
         self._reader = FrameReader()
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
@@ -225,10 +226,13 @@ class Channel:
             with self._lock:
                 self._write(data)
 
-    def receive(self) -> bytes | None:
-        """Block until a frame is whole and return it; None when the parent has closed."""
+    def receive(self, *, asleep: bool = False) -> bytes | None:
+        """Block until a frame is whole and return it; None when the parent has closed.
+
+        `asleep`: what comes is not so near that a wait awake would pay.
+        """
         while not self._frames:
-            data = self._wakeup.receive()
+            data = self._asleep.receive() if asleep else self._wakeup.receive()
             if not data:
                 return None
             self._frames = self._reader.feed(data)
@@ -246,13 +250,18 @@ class Channel:
     def receive_ready(self) -> list[bytes] | None:
         """Return the frames that have come, without blocking; None when the parent has closed and there are none."""
         frames, self._frames = self._frames, []
-        try:
-            data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return frames
-        except ConnectionResetError:
-            return frames or None
-        return frames + self._reader.feed(data) if data else frames or None
+        while True:
+            try:
+                data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return frames
+            except ConnectionResetError:
+                return frames or None
+            if not data:
+                return frames or None
+            frames += self._reader.feed(data)
+            if len(data) < CHUNK:
+                return frames
 
     def close(self) -> None:
         """Close this end."""

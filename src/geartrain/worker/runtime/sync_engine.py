@@ -47,11 +47,14 @@ class SyncEngine:
     def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
         """Run call after call until the parent closes the slot. `flush_c` empties the C library's own buffer."""
         receive, ahead = self._slot.channel.receive, self._ahead
+        served = 0  # calls since the last look at the socket
         while not self._stopping:
             if ahead:
                 message = ahead.popleft()
             else:
-                payload = receive()
+                # Several calls that came together are of a busy parent: a wait awake would slow down its clients.
+                payload = receive(asleep=served > 1)
+                served = 0
                 if payload is None:
                     return
                 message = decode_call(payload)
@@ -59,6 +62,7 @@ class SyncEngine:
                 if type(message) is ModelAnswer:
                     self._models.on_answer(message)
                 continue
+            served += 1
             if message.prefetched:
                 self._look_ahead()
             self._models.begin_run(message)
@@ -68,8 +72,8 @@ class SyncEngine:
     def _look_ahead(self) -> None:
         """Note which of the calls that have come, or are about to begin, have been withdrawn."""
         for payload in self._slot.channel.receive_ready() or ():
-            self._ahead.append(decode_call(payload))
-        for message in self._ahead:
+            message = decode_call(payload)
+            self._ahead.append(message)
             if type(message) is Withdraw:
                 self._region.withdraw(message.serial)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from geartrain.ipc.framing import frame
 from geartrain.worker.channels.channel import Adaptive, Blocking, Channel, Wakeup, _can_spin, wakeup_of
 
 Pair = tuple[socket.socket, socket.socket]
@@ -63,6 +64,18 @@ def test_a_parent_that_has_left_something_unread_ends_the_waiting(waiting: Wakeu
     pair[0].sendall(b"unread")
     pair[1].close()  # which resets the connection
     assert waiting.receive() == b""
+
+
+def test_a_wait_asleep_passes_the_policy_by(pair: Pair) -> None:
+    class Never:
+        def receive(self) -> bytes:
+            raise AssertionError("it must sleep")
+
+    channel = Channel(pair[0], wakeup=Never())
+    thread = threading.Thread(target=pair[1].sendall, args=(frame(b"call"),))
+    thread.start()
+    assert channel.receive(asleep=True) == b"call"
+    thread.join()
 
 
 def test_what_comes_while_it_waits_awake_is_read(pair: Pair) -> None:
