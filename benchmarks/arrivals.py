@@ -11,52 +11,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report import machine, table
-from servers import HERE, Running, Server, running
+from servers import HERE, Running, load, running, serving
 
 CLIENTS = 64
 QUEUE = 100  # predictions that may wait
 SLOT_SECONDS = 0.002
 RATES = (20, 60, 120, 180, 400)  # requests a second, of a model that runs 200 batches in one
 EAGER = "batching:\n  learn_delay: false\n"
-_SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
-
-
-def server(name: str, model: pathlib.Path, *options: str) -> Server:
-    """The server of this work tree."""
-    address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-    return Server(name=name, command=(str(_SCRIPT), "serve", str(model), *address, *options))
 
 
 def bench(started: Running, *options: str, seconds: int) -> dict[str, Any]:
     """Put a server under load; the figures of the only level. Raises RuntimeError if a request has failed."""
-    how = ("-i", "x=1", "--results", "-", "--duration", f"{seconds}s")
-    done = subprocess.run(
-        [str(_SCRIPT), "bench", f"http://127.0.0.1:{started.port}", *how, *options],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 120,
-    )
-    if done.returncode:
-        raise RuntimeError(f"geartrain bench ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-    (level,) = json.loads(done.stdout)["levels"]
-    return dict(level)
+    return load(started, "-i", "x=1", *options, seconds=seconds)
 
 
 def one_slot(*, rounds: int, seconds: int) -> str:
     """Measure many clients before one slot; a markdown table."""
-    with running(server("queue", HERE / "models/two_ms", "--queue", str(QUEUE))) as started:
+    with running(serving(HERE / "models/two_ms", "--queue", str(QUEUE))) as started:
         levels = [bench(started, "--concurrency", str(CLIENTS), seconds=seconds) for _ in range(rounds)]
     rows = [
         [
@@ -80,8 +59,8 @@ def poisson(*, rounds: int, seconds: int) -> str:
         shutil.copytree(HERE / "models/batched", eager)
         (eager / "geartrain.yaml").write_text(EAGER)
         servers = {
-            "learning": stack.enter_context(running(server("learning", HERE / "models/batched"))),
-            "eager": stack.enter_context(running(server("eager", eager))),
+            "learning": stack.enter_context(running(serving(HERE / "models/batched"))),
+            "eager": stack.enter_context(running(serving(eager))),
         }
         rows = [_row(rate, servers, rounds=rounds, seconds=seconds) for rate in RATES]
     head = ["arrivals/s", "p50 ms", "p50, eager", "ratio", "p99 ms", "p99, eager", "ratio"]

@@ -13,15 +13,13 @@ import json
 import pathlib
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 
 from report import machine, table
-from servers import Server, running
+from servers import running, serving
 
-SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
 MODEL = """
 import time
 
@@ -133,9 +131,7 @@ def main() -> None:
             folder.mkdir()
             (folder / "run.py").write_text(MODEL)
             (folder / "geartrain.yaml").write_text(cache)
-        address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-        command = (str(SCRIPT), "serve", name, *address, "--queue", "1000")
-        with running(Server(name="cached", command=command)) as started:
+        with running(serving(name, "--queue", "1000")) as started:
             for number in (1, 16):
                 seen = measure(started.port, number, blocks=given.blocks, size=given.size)
                 run, hit, miss = (statistics.median(seen[way]) for way in ("run", "hit", "miss"))

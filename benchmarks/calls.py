@@ -14,15 +14,13 @@ import dataclasses
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 
 import peer_servers
 from load import Load, connections_text, drive, version
 from report import conditions, peers_environment, table, version_of
-from servers import HERE, Running, Server, running
+from servers import HERE, Running, running, serving
 
-SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
 OURS = HERE / "models/calls"
 THEIRS = HERE / "peers/triton"
 WARM_UP = 1  # seconds
@@ -62,12 +60,6 @@ def body(columns: int) -> tuple[bytes, int]:
     return text + data, len(text)
 
 
-def geartrain(folder: pathlib.Path) -> Server:
-    """Serve a folder of models."""
-    address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-    return Server(name=folder.name, command=(str(SCRIPT), "serve", str(folder), *address, "--queue", "100"))
-
-
 def measure(server: Running, load: Case, folder: pathlib.Path, seconds: int) -> Load:
     """Put a model under load."""
     content, size = body(load.columns)
@@ -88,11 +80,11 @@ def main() -> None:
     tool = version(parser)
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = {"geartrain": geartrain(OURS)}
+        servers = {"geartrain": serving(OURS, "--queue", "100")}
         peers = {}
         if not given.no_peer:
             servers["Triton"] = peer_servers.triton(folder, model="bls", calls="echo")
-            servers["Triton's models in geartrain"] = geartrain(folder / "models")
+            servers["Triton's models in geartrain"] = serving(folder / "models", "--queue", "100")
             peers["nvidia-pytriton"] = version_of("nvidia-pytriton", peers_environment("triton"))
         started = {name: stack.enter_context(running(server)) for name, server in servers.items()}
         rows = []

@@ -14,15 +14,13 @@ import pathlib
 import random
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from report import machine, table
-from servers import HERE, Running, Server, running
+from servers import HERE, Running, load, running, serving
 
 CLIENTS = 64
 WAYS = {
@@ -52,27 +50,13 @@ def served(way: str, max_cost: int) -> Iterator[Running]:
         shutil.copytree(HERE / "models/embed_texts", folder)
         settings = WAYS[way]
         (folder / "geartrain.yaml").write_text(settings % max_cost if "%" in settings else settings)
-        script = pathlib.Path(sys.executable).with_name("geartrain")
-        address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-        command = (str(script), "serve", str(folder), *address, "--queue", "1000")
-        with running(Server(name=way, command=command)) as started:
+        with running(serving(folder, "--queue", "1000")) as started:
             yield started
 
 
 def ask(started: Running, inputs: pathlib.Path, seconds: int) -> tuple[float, float]:
     """Put a server under load; good answers a second, and the 99th percentile of their times in ms."""
-    script = str(pathlib.Path(sys.executable).with_name("geartrain"))
-    load = ("--concurrency", str(CLIENTS), "--duration", f"{seconds}s", "--inputs", str(inputs), "--results", "-")
-    done = subprocess.run(
-        [script, "bench", f"http://127.0.0.1:{started.port}", *load],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 120,
-    )
-    if done.returncode:
-        raise RuntimeError(f"geartrain bench ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-    (level,) = json.loads(done.stdout)["levels"]
+    level = load(started, "--concurrency", str(CLIENTS), "--inputs", str(inputs), seconds=seconds)
     return level["rate"], level["latency"]["p99"] * 1000
 
 

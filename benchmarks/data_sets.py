@@ -18,7 +18,6 @@ import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,9 +27,8 @@ import msgspec
 from costs import LIBRARY_SIZES, ask, library, texts
 from load import drive, version
 from report import machine, table
-from servers import HERE, Server, processes_of, running
+from servers import HERE, SCRIPT, processes_of, running, serving
 
-SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
 NOTHING = """
 from geartrain import batched
 
@@ -104,24 +102,18 @@ def function() -> Callable[[list[str]], list[str]]:
     return scope["run"]
 
 
-def serve(model: pathlib.Path) -> Server:
-    """Serve a model."""
-    address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-    return Server(name="http", command=(str(SCRIPT), "serve", str(model), *address, "--queue", "1000"))
-
-
 def over_http(model: pathlib.Path, body: pathlib.Path, seconds: int) -> float:
     """Return the rows a second of clients that send the model that does nothing one row each."""
     body.write_text('{"input":{"s":"row 1"}}')
     arguments = (str(body), "application/json")
-    with running(serve(model)) as started:
+    with running(serving(model, "--queue", "1000")) as started:
         drive(started, "/predictions", "infer.lua", arguments, connections=CLIENTS, seconds=1)
         return drive(started, "/predictions", "infer.lua", arguments, connections=CLIENTS, seconds=seconds).rate
 
 
 def texts_over_http(model: pathlib.Path, source: pathlib.Path, seconds: int) -> float:
     """Return the texts a second of clients that send one text each."""
-    with running(serve(model)) as started:
+    with running(serving(model, "--queue", "1000")) as started:
         ask(started, source, 2)
         return ask(started, source, seconds)[0]
 

@@ -19,11 +19,10 @@ import sys
 import tempfile
 
 from report import machine, table
-from servers import HERE, ROOT, Running, Server, running
+from servers import HERE, ROOT, Running, load, running, serving
 
 CLIENTS = 32
 SHORTEST, LONGEST = 10, 200  # tokens
-SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
 
 
 def models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -45,17 +44,7 @@ def models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 def ask(started: Running, inputs: pathlib.Path, seconds: int) -> dict[str, float]:
     """Put a server under load; requests a second, and their median time in ms."""
-    load = ("--concurrency", str(CLIENTS), "--duration", f"{seconds}s", "--inputs", str(inputs), "--results", "-")
-    done = subprocess.run(
-        [str(SCRIPT), "bench", f"http://127.0.0.1:{started.port}", *load],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 120,
-    )
-    if done.returncode:
-        raise RuntimeError(f"geartrain bench ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-    (level,) = json.loads(done.stdout)["levels"]
+    level = load(started, "--concurrency", str(CLIENTS), "--inputs", str(inputs), seconds=seconds)
     return {"rate": level["rate"], "p50": level["latency"]["p50"] * 1000}
 
 
@@ -75,9 +64,7 @@ def main() -> None:
         found = models(folder)
         for number in range(given.rounds):
             for way in sorted(found, reverse=number % 2 == 1):
-                address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "off", "--access-log", "off")
-                command = (str(SCRIPT), "serve", str(found[way]), *address, "--queue", "1000")
-                with running(Server(name=way, command=command)) as started:
+                with running(serving(found[way], "--queue", "1000")) as started:
                     ask(started, inputs, 2)
                     seen[way].append(ask(started, inputs, given.seconds))
     mean = statistics.mean(lengths)

@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
+SCRIPT = pathlib.Path(sys.executable).with_name("geartrain")
 ROOT = HERE.parent
 TIMEOUT = 30.0  # seconds that a server may take to become ready, and to end
 
@@ -60,12 +62,36 @@ class Running:
 
 def geartrain(model: pathlib.Path, *, slots: int = 1) -> Server:
     """The server of this work tree, from the environment that runs this script."""
-    script = pathlib.Path(sys.executable).with_name("geartrain")
     return Server(
         name="geartrain",
-        command=(str(script), "serve", str(model), "--host", "127.0.0.1", "--port", "{port}"),
+        command=(str(SCRIPT), "serve", str(model), "--host", "127.0.0.1", "--port", "{port}"),
         environment={"COG_MAX_CONCURRENCY": str(slots)},
     )
+
+
+def serving(model: pathlib.Path | str, *options: str, name: str = "geartrain", grpc: str = "off") -> Server:
+    """The same server without an access log, and without gRPC unless `grpc` is a port; `options` are its own."""
+    address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", grpc, "--access-log", "off")
+    return Server(name=name, command=(str(SCRIPT), "serve", str(model), *address, *options))
+
+
+def load(started: Running, *options: str, seconds: int) -> dict[str, Any]:
+    """Put a server under load with `geartrain bench`; the figures of the only level.
+
+    Raises RuntimeError if a request has failed.
+    """
+    how = ("--results", "-", "--duration", f"{seconds}s", *options)
+    done = subprocess.run(
+        [str(SCRIPT), "bench", f"http://127.0.0.1:{started.port}", *how],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 120,
+    )
+    if done.returncode:
+        raise RuntimeError(f"geartrain bench ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    (level,) = json.loads(done.stdout)["levels"]
+    return dict(level)
 
 
 def coglet(model: pathlib.Path, venv: pathlib.Path, *, slots: int = 1) -> Server:

@@ -102,7 +102,7 @@ NO_PREDICTION: Final = PredictionRecord("", 0.0, 0.0)
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of a prediction that has succeeded, for a file."""
+    """The answer of a prediction that has succeeded."""
 
     chunks: list[bytes]
     is_single: bool  # the one chunk is the output
@@ -292,15 +292,21 @@ class Prediction:
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
         self.log.end(_COMPLETED[draft.status])
 
-    def answer(self) -> Prediction:
-        """Return a copy of a prediction that has ended, without its log and prints, in memory of its own."""
-        answer = Prediction(NO_PREDICTION, b"", 0.0)
-        answer.chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
-        if self.single_output is not None:
+    def answer(self) -> Answer:
+        """Return the answer of a prediction that has succeeded, in memory of its own."""
+        chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
+        return Answer(chunks, self.single_output is not None, self._is_list, copy.deepcopy(self.metrics))
+
+    @classmethod
+    def of_answer(cls, packed: Answer) -> Prediction:
+        """Make a prediction that has succeeded with an answer; it has neither a log nor prints."""
+        answer = cls(NO_PREDICTION, b"", 0.0)
+        answer.chunks = [*packed.chunks]
+        if packed.is_single:
             answer.single_output = answer.chunks[-1]  # which is the one output
-        answer._is_list = self._is_list
-        answer.metrics = copy.deepcopy(self.metrics)
-        answer.status = self.status
+        answer._is_list = packed.is_list
+        answer.metrics = packed.metrics
+        answer.status = Status.SUCCEEDED
         return answer
 
     def end_like(self, other: Prediction, *, at: float) -> None:
@@ -326,24 +332,6 @@ class Prediction:
             predict_time = 0.0 if self.started_at is None else max(0.0, at - self.started_at)
         self.predict_time = predict_time
         self.log.end(_COMPLETED[status])
-
-
-def pack_answer(answer: Prediction) -> Answer:
-    """Return the form of an answer from which `unpack_answer` makes an equal one."""
-    chunks = [bytes(chunk) for chunk in answer.chunks]
-    return Answer(chunks, answer.single_output is not None, answer._is_list, answer.metrics)  # noqa: SLF001
-
-
-def unpack_answer(packed: Answer) -> Prediction:
-    """Make an answer, as `Prediction.answer` does."""
-    answer = Prediction(NO_PREDICTION, b"", 0.0)
-    answer.chunks = [*packed.chunks]
-    if packed.is_single:
-        answer.single_output = answer.chunks[-1]
-    answer._is_list = packed.is_list  # noqa: SLF001
-    answer.metrics = packed.metrics
-    answer.status = Status.SUCCEEDED
-    return answer
 
 
 def json_array_parts(items: Sequence[Buffer], count: int | None = None) -> list[Buffer]:

@@ -241,6 +241,9 @@ class Deployment:
             await self.executions.drain(STOP_GRACE)
         if self._answers is not None:
             self._answers.clear()  # the deployment itself may be referred to for a while
+        if self._restoring is not None:
+            self._restoring.cancel()
+            await asyncio.wait((self._restoring,))
         if self.settings.answers is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.settings.answers.close)
         await self.workers.stop(STOP_GRACE)

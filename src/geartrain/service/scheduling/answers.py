@@ -16,7 +16,7 @@ import msgspec
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Answer, Prediction, pack_answer, unpack_answer
+from geartrain.domain.predictions.prediction import Answer, Prediction
 from geartrain.service.scheduling.context import TimeLimit
 
 if TYPE_CHECKING:
@@ -93,21 +93,26 @@ class Answers:
         """Keep the answer of a prediction that has succeeded, in place of those that were asked for longest ago."""
         if self._is_closed:
             return
-        answer = prediction.answer()
+        packed = prediction.answer()
+        answer = Prediction.of_answer(packed)
         size = answer.kept_size + _ENTRY
         if size > self.settings.max_bytes or len(answer.chunks) > self._history:
             return
         self._drop(key)
         self._add(key, self._clock(), answer, size=size)
         if self._folder is not None:
-            self._folder.write(key, time.time(), size=size, encode=lambda: _encode(pack_answer(answer)))
+            self._folder.write(key, time.time(), size=size, encode=lambda: _encode(packed))
         self._await_expiry()
 
     async def restore(self, **labels: str) -> None:
         """Take the answers of the folder; `labels` are those of the log line about it."""
         if self._folder is None:
             return
-        found = await asyncio.get_running_loop().run_in_executor(None, _read, self._folder)
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(None, _read, self._folder)
+        except Exception:  # a fault of ours: the model serves without them
+            logger.exception("answers of a former server cannot be read", extra=labels)
+            return
         for number, (key, kept_at, answer) in enumerate(found, 1):
             if self._is_closed:
                 return
@@ -257,7 +262,7 @@ def _read(folder: AnswerFolder) -> list[tuple[bytes, float, Prediction]]:
 
 def _unpack(stored: StoredAnswer) -> Prediction | None:
     try:
-        return unpack_answer(_decode(stored.content))
+        return Prediction.of_answer(_decode(stored.content))
     except (msgspec.DecodeError, IndexError):
         return None
 

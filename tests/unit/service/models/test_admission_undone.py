@@ -225,7 +225,9 @@ def test_s1_a_prediction_that_cannot_go_on_with_its_files_ends(
             prediction = deployment.create(NewPrediction(b'{"text": "a", "image": "http://h/i"}', keep=True))
             await bench.settle()
         if prediction.status == "failed":
-            assert str(prediction.error).startswith("The prediction could not be begun: ")
+            assert str(prediction.error).startswith(
+                ("The prediction could not be begun: ", "The call could not be started: ")
+            )
             assert bench.taken() == before
         elif not prediction.is_terminal:
             deployment.predictions.abandon(prediction)
