@@ -136,8 +136,8 @@ def openai_routes(
 
     yield Route(GET, "/v1/responses/{id}", no_response, API, "read", subject="none")
     yield Route(("DELETE",), "/v1/responses/{id}", no_response, API, "read", subject="none")
-    for path, begin in (("/v1/models", list_all), ("/v1/models/{id}", describe)):
-        yield Route(GET, path, begin, API, "read", subject="none", choose_api=_api_of_models)
+    yield Route(GET, "/v1/models", list_all, API, "read", subject="none", choose_api=_api_of_models)
+    yield Route(GET, "/v1/models/{id}", describe, API, "read", subject="none", choose_api=_api_of_models)
     runs: list[tuple[str, _NewExchange]] = [
         ("/v1/chat/completions", partial(text, form="chat")),
         ("/v1/completions", partial(text, form="completions")),
