@@ -183,7 +183,7 @@ $(BIN)/python:
 
 # The build backend is pinned and installed like everything else, so nothing is fetched behind the pins' back.
 $(RUNTIME): $(PINS) | $(BIN)/python
-	@echo "Installing geartrain and the examples' packages into $(VENV) …"
+	@echo "Installing geartrain and the examples' packages into $(VENV), which takes a minute or two …"
 	@$(PIP) install -q -c constraints.txt $(BUILD_PACKAGES)
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[examples]'
 	@touch $@

@@ -21,6 +21,12 @@ LONGEST: Final = (
     "test_loop_holds",
     "test_cli_batch",
     "test_batch_shares",
+    "test_cli_init_doctor",
+    "test_cli_call",
+    "test_cli_run",
+    "test_cli_stubs",
+    "test_cli_tune",
+    "test_trainings",
 )
 OWN_PACKAGES = {"geartrain", "tests", "tools", "benchmarks", "examples"}
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import geartrain
@@ -183,3 +184,26 @@ def test_run_that_waits_tells_its_place_in_the_queue(
         driver.close()
         driver.switch_to.window(first)
     page.says(".result-head", "Succeeded")
+
+
+APART = """
+return [...document.querySelectorAll(".stored .history-row")].map((row) =>
+  row.querySelector(".sign").getBoundingClientRect().right <=
+  row.querySelector(".history-input").getBoundingClientRect().left);
+"""
+
+
+def test_stored_runs_that_wait_do_not_cover_their_inputs(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    server = server_process(str(STORY), "--queue", "2", "--store", store, env={"GATES": str(tmp_path)})
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    server.wait_for("ready")
+    for name in ("runs", "waits"):
+        answer = httpx.put(f"{page.url}predictions/{name}", json={"input": {}}, headers={"prefer": "respond-async"})
+        assert answer.status_code == 202
+    page.open()
+    page.says(".stored .history-row", "Waiting for a free slot")
+    assert page.script(APART) == [True, True]
+    (tmp_path / "story").touch()

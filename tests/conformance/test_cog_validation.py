@@ -363,6 +363,15 @@ async def test_missing_input_that_stands_outside_is_told_where_to_go(serve: Serv
         assert messages == {"text": 'Field required: put it inside "input"', "more": "Field required"}
 
 
+async def test_other_inputs_that_stand_outside_are_named_with_the_missing_one(serve: Serve) -> None:
+    async with serve("def run(text: str, times: int = 1) -> str:\n    return text * times\n") as server:
+        answer = await server.client.post("/predictions", json={"times": 3})
+        (fault,) = answer.json()["detail"]
+        assert (answer.status_code, fault["msg"]) == (422, 'Field required: put it inside "input", with times')
+        answer = await server.client.post("/predictions", json={"other": 3})
+        assert answer.json()["detail"][0]["msg"] == "Field required"
+
+
 LISTS = """
     from geartrain import BaseRunner, Input
 

@@ -13,6 +13,7 @@ from typing import Any
 import fastapi
 import httpx
 import pytest
+import pytest_asyncio
 
 import geartrain
 from tests.support import hosts
@@ -20,6 +21,8 @@ from tests.support.gates import Gates
 from tests.support.servers import write_model
 from tests.support.sse import EventStream
 from tests.support.wire import connection
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).parents[2]
 HELLO = """
@@ -53,14 +56,15 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
     gates.remove()
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_model(tmp_path / "models/hello", HELLO)
-    write_model(tmp_path / "models/counter", COUNTER)
-    return tmp_path / "models"
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "models"
+    write_model(folder / "hello", HELLO)
+    write_model(folder / "counter", COUNTER)
+    return folder
 
 
-@pytest.fixture(params=hosts.NAMES)
+@pytest_asyncio.fixture(params=hosts.NAMES, scope="module", loop_scope="module")
 async def url(request: pytest.FixtureRequest, models: Path) -> AsyncIterator[str]:
     """Where the models are, in an application with a route of its own."""
     served = geartrain.asgi(models, wait_ready=True, queue=1)
@@ -71,7 +75,7 @@ async def url(request: pytest.FixtureRequest, models: Path) -> AsyncIterator[str
         yield f"{url}/ml"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
@@ -159,14 +163,14 @@ async def test_client_that_leaves_cancels_its_prediction(url: str, client: httpx
 
 
 async def test_stream_made_by_put_goes_on_without_its_client(url: str, client: httpx.AsyncClient) -> None:
-    request = post("/ml/models/counter/predictions/left", {"stay": 600}, "accept: text/event-stream")
+    request = post("/ml/models/counter/predictions/streamed", {"stay": 600}, "accept: text/event-stream")
     for _ in range(2):
         async with connection(url) as wire:
             await wire.send(request.replace(b"POST", b"PUT", 1))
             await EventStream(wire, await wire.head()).until("output")
-    assert (await client.get("/models/counter/predictions/left")).json()["status"] == "processing"
-    assert (await client.post("/models/counter/predictions/left/cancel")).status_code == 200
-    await canceled(client, "left")
+    assert (await client.get("/models/counter/predictions/streamed")).json()["status"] == "processing"
+    assert (await client.post("/models/counter/predictions/streamed/cancel")).status_code == 200
+    await canceled(client, "streamed")
 
 
 async def test_host_alone_decides_when_the_server_ends(client: httpx.AsyncClient) -> None:

@@ -318,6 +318,29 @@ def test_other_files_are_none(tmp_path: Path) -> None:
         find_model(str(tmp_path))
 
 
+MADE = """
+    import argparse
+    import kserve
+    from helper import scale
+
+    class_of = type("Made", (kserve.Model,), {"predict": lambda self, payload, headers=None: {"predictions": [
+        scale(each) * args.factor for each in payload["instances"]]}})
+    parser = argparse.ArgumentParser(parents=[kserve.model_server.parser])
+    parser.add_argument("--factor", type=int, required=True)
+    args, _ = parser.parse_known_args()
+
+    if __name__ == "__main__":
+        kserve.ModelServer().start([class_of(args.model_name)])
+"""
+
+
+def test_a_class_from_elsewhere_and_arguments_that_the_file_reads(start: Start) -> None:
+    client, _ = start(MADE, "parameters: {factor: 3}")  # as KServe's own server of scikit-learn
+
+    answer = client.post("/v1/models/scaler:predict", json={"instances": [1, 2]})
+    assert answer.json() == {"predictions": [30, 60]}
+
+
 TWO = """
     from kserve import Model, ModelServer
 

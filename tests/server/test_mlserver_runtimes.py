@@ -356,7 +356,10 @@ def test_a_text_as_data(start: Start) -> None:
     client, _ = start(CONTENTS, "Contents")
     text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "é", "parameters": {"content_type": "str"}}
     assert infer(client, text)["outputs"][1]["data"] == ["list ['é']"]
-    assert "2" in infer(client, {**text, "shape": [2]}, status=400)["error"]
+    found = infer(client, {**text, "shape": [11], "data": "hello world 😁"})  # as in an example of MLServer
+    assert found["outputs"][1]["data"] == ["list ['hello world 😁']"]
+    assert "2" in infer(client, {**text, "shape": [2], "data": ["é"]}, status=400)["error"]
+    assert "4" in infer(client, {**text, "shape": [2, 2]}, status=400)["error"]
 
 
 # requests that share calls

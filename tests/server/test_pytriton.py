@@ -82,7 +82,6 @@ STREAM = """
     import argparse
 
     import numpy as np
-    from pytriton.decorators import sample
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.triton import Triton
 
@@ -107,6 +106,43 @@ STREAM = """
 
     if __name__ == "__main__":
         main()
+"""
+PADDED = """
+    import numpy as np
+    from pytriton.decorators import batch, pad_batch, sample, triton_context
+    from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+    from pytriton.triton import Triton
+
+    class Alone:
+        @sample
+        @triton_context
+        def name(self, x, triton_context):
+            config = triton_context.model_configs[self.name]
+            return [np.array([f"{config.model_name} {config.batching} {x[0]}"])]
+
+    sizes = []
+
+    @batch
+    @pad_batch
+    def padded(x):
+        sizes.append(len(x))
+        return {"x": x, "size": np.full((len(x), 1), sizes[-1], np.int32)}
+
+    @batch
+    def cut(x):
+        return {"x": padded.__wrapped__(x=x)["size"][: len(x)]}
+
+    number = Tensor(name="x", dtype=np.int32, shape=(1,))
+    with Triton() as triton:
+        triton.bind(
+            "alone", Alone().name, [number], [Tensor(name="y", dtype=bytes, shape=(1,))],
+            config=ModelConfig(batching=False),
+        )
+        triton.bind(
+            "padded", cut, [number], [number],
+            config=ModelConfig(max_batch_size=8, batcher=DynamicBatcher(preferred_batch_size=[2, 4])),
+        )
+        triton.serve()
 """
 
 Start = Callable[..., tuple[httpx.Client, ServerProcess]]
@@ -169,6 +205,17 @@ def test_several_models_of_a_script(start: Start) -> None:
         "rows": [2, 1, 2],
         "texts": ["A", "Ö", ""],
     }
+
+
+def test_samples_and_padded_batches(start: Start) -> None:
+    client, process = start(PADDED)
+    for _ in range(2):
+        process.wait_for("ready")
+
+    alone = {"name": "x", "datatype": "INT32", "shape": [1], "data": [7]}
+    assert outputs(client, "alone", alone) == {"y": ["alone False 7"]}
+    for rows, size in ((1, 2), (3, 4), (5, 8)):
+        assert outputs(client, "padded", tensor("x", "INT32", [0] * rows)) == {"x": [size] * rows}
 
 
 def test_one_of_the_models_is_chosen(start: Start) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from geartrain.launch.server import Server, serve_command
 from tests.support.receiver import receiving
-from tests.support.servers import write_model
+from tests.support.servers import Serve, write_model
 
 LIMIT: Final = 40.0  # seconds
 
@@ -243,6 +244,44 @@ def test_the_collector_works_once_the_server_listens(plain: Path) -> None:
     """It is off until then; a server where it stayed off grew by 17 MB a minute."""
     with serving(WITH_COLLECTOR, plain) as (process, _):
         assert told(process).split() == ["True", "20000"]
+
+
+async def test_the_collector_of_a_worker_looks_at_what_an_author_makes(serve: Serve) -> None:
+    source = """
+        import gc
+        mine = {"made": []}
+
+        def run() -> list[int]:
+            seen = any(each is mine for each in gc.get_objects())
+            return [int(gc.isenabled()), int(seen), gc.get_freeze_count()]
+    """
+    async with serve(source) as server:
+        is_enabled, is_seen, frozen = (await server.predict())["output"]
+    assert (is_enabled, is_seen) == (1, 1)
+    assert frozen > 10_000  # the worker's own modules
+
+
+def test_the_collector_works_in_a_command_and_is_spared_its_end(tmp_path: Path) -> None:
+    """`geartrain run` with a note of the collector, by what is called behind the last of its own."""
+    program = """
+        import atexit, gc
+        from geartrain.cli import main, predict
+
+        predicting = predict.predict
+        noted = []
+
+        async def noting(*args):
+            noted.append(gc.isenabled())
+            return await predicting(*args)
+
+        predict.predict = noting
+        atexit.register(lambda: print(*noted, gc.get_freeze_count() > 10_000))
+        main.main()
+    """
+    folder = write_model(tmp_path / "model", "def run() -> str: return 'done'")
+    command = [sys.executable, "-c", textwrap.dedent(program), "run", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT)
+    assert done.stdout.split() == ["done", "True", "True"]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")

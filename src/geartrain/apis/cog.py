@@ -63,6 +63,7 @@ _encode_sorted = msgspec.json.Encoder(order="deterministic").encode  # sorts dic
 
 _SHORTEST_TEXT: Final = 12  # characters that are left of a text of an error
 _LONGEST_HEAD: Final = 1_048_576  # characters of the fields beside the input
+_NAMED: Final = 5  # inputs in an advice
 _LARGE: Final = 262_144  # bytes of input and output, from which on another copy of them matters
 MANY: Final = 4_096  # pieces of an output that take long to join
 _INPUT_MARK: Final = b"\x00"  # JSON text has no control characters
@@ -150,10 +151,16 @@ def stray_names(body: bytes | bytearray) -> tuple[str, ...]:
 
 
 def with_advice(error: GeartrainError, strays: Sequence[str]) -> GeartrainError:
-    """Return an error about missing inputs that says where those stand that the client has sent, but outside."""
+    """Return an error about missing inputs that says where inputs belong; `strays` were sent outside of `input`."""
+    if not strays:
+        return error
+    missing = {each.loc[-1] for each in error.fields if each.type == MISSING}
+    advised, where = missing.intersection(strays), 'put it inside "input"'
+    if not advised:  # all that were sent are others, and belong there as well
+        advised, where = missing, f"{where}, with {', '.join(strays[:_NAMED])}"
     fields = tuple(
-        msgspec.structs.replace(each, msg=f'{each.msg}: put it inside "input"')
-        if each.type == MISSING and each.loc[-1] in strays
+        msgspec.structs.replace(each, msg=f"{each.msg}: {where}")
+        if each.type == MISSING and each.loc[-1] in advised
         else each
         for each in error.fields
     )

@@ -45,7 +45,7 @@ class OutputParameters(msgspec.Struct, frozen=True):
     shared_memory_byte_size: _Size | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class InputJson(msgspec.Struct, frozen=True):
+class InputJson(msgspec.Struct):
     """An input."""
 
     name: str

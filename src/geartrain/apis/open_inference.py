@@ -173,6 +173,8 @@ def _data(one: InputJson, data: Any, shown: str) -> Buffer:
         return data
     if one.datatype == "BYTES" and type(data) is msgspec.Raw and bytes(memoryview(data)[:1]) == b'"':
         data = msgspec.Raw(b"[%b]" % bytes(data))  # a text alone is one element, as in MLServer
+        if len(one.shape) == 1:
+            one.shape = (1,)  # clients of MLServer tell the length of the text
     read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
     contents: Buffer = read(shown, one.datatype, data, count=count_of(one.shape))
     return contents
@@ -234,19 +236,20 @@ def _content_types(inputs: Sequence[InputJson]) -> dict[str, str]:
 
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
-    name, datatype, shape = one.name, one.datatype, one.shape
+    name, datatype = one.name, one.datatype
     shown = _check_input(one)
     wanted = one.parameters
     if not wanted or not (is_given(wanted.binary_data_size) or is_given(wanted.shared_memory_region)):
         if not is_given(data):
             raise tensor_error(f"{_SOURCES}no field is set for input '{shown}'")
-        return Tensor(name, datatype, shape, _data(one, data, shown))
+        contents = _data(one, data, shown)
+        return Tensor(name, datatype, one.shape, contents)
     _check_sources(shown, wanted, has_data=is_given(data))
     size = wanted.binary_data_size
     if isinstance(size, int):
-        return Tensor(name, datatype, shape, tail.take(shown, size))
+        return Tensor(name, datatype, one.shape, tail.take(shown, size))
     place = _place(f"input '{shown}'", wanted)
-    return Tensor(name, datatype, shape, fetch(place.region, place.offset, place.size))
+    return Tensor(name, datatype, one.shape, fetch(place.region, place.offset, place.size))
 
 
 def _check_input(one: InputJson) -> str:

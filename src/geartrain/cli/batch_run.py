@@ -37,6 +37,7 @@ from geartrain.domain.remote.reference import is_remote, read_reference
 from geartrain.project.digest import Digests
 from geartrain.project.errors import ProjectError
 from geartrain.project.setting_values import Devices
+from geartrain.server.memory import tune_collector
 
 _TRIED: Final = 10  # rows of a dry run
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -145,6 +146,7 @@ async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
             most_rows=_TRIED if asked.dry_run else None,
             on_step=functools.partial(view.show, tally),
         )
+        tune_collector()
         view.begin(tally)
         with _interrupts(engine, view):
             is_whole = await engine.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -56,6 +57,7 @@ class _LateGroup(HelpedGroup):
             return None
         module, app_name = _COMMANDS[cmd_name]
         command = typer.main.get_command(getattr(importlib.import_module(f"geartrain.cli.{module}"), app_name))
+        gc.enable()  # `geartrain.cli.main` has disabled it for the imports
         command.name = cmd_name
         return command if isinstance(command, TyperCommand | TyperGroup) else None
 

@@ -180,10 +180,10 @@ def is_mlflow(folder: Path) -> bool:
 
 
 def is_kserve(path: Path) -> bool:
-    """True if a file of Python has a class for KServe."""
+    """True if a file of Python has a class for KServe, or starts its server with one from elsewhere."""
     if not _defines(path, rb"[ \t]*(import|from)\s+kserve\b"):
         return False
-    return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b")
+    return _defines(path, rb"class\s+\w+\s*\([^)]*\bModel\b") or _defines(path, rb".*\bModelServer\s*\(")
 
 
 def is_pytriton(path: Path) -> bool:

@@ -53,7 +53,7 @@ _EACH: Final = 5.0  # seconds between two looks at that
 
 
 def tune_collector() -> None:
-    """Have the garbage collector look at what predictions leave behind, and seldom at the server itself.
+    """Have the garbage collector look at what predictions leave behind, and seldom at what has been made before.
 
     It is off while a server starts (`geartrain.cli.main`).
     """

@@ -23,18 +23,25 @@ Back = Callable[[int, random.Random], float]
 """After which time the client of the n-th answer of a call asks again, in seconds."""
 
 
+Run = Callable[[int, random.Random], float]
+"""The time of a call of so many rows, in seconds."""
+
+
 def one_after_the_other(place: int, chance: random.Random) -> float:
     """As on a busy loopback interface: answers are written, and requests read, in turn."""
     return 0.0001 + 0.00008 * place + chance.expovariate(1 / 0.0001)
 
 
 class Simulation:
-    """A model that takes `run` seconds for a call. What comes by itself, at `arrivals`, comes once."""
+    """A model that takes `run` seconds for a call, or as many as that returns.
+
+    What comes by itself, at `arrivals`, comes once.
+    """
 
     def __init__(
         self,
         policy: BatchPolicy,
-        run: float,
+        run: float | Run,
         arrivals: Iterable[float] = (),
         *,
         clients: int = 0,
@@ -72,7 +79,8 @@ class Simulation:
         members = self._queue.take(self.now)
         if members:
             self._is_busy = True
-            self._at(self.now + self._run, lambda: self._end(members))
+            took = self._run(len(members), self._chance) if callable(self._run) else self._run
+            self._at(self.now + took, lambda: self._end(members, took))
         else:
             due = self._queue.due()
             assert due is not None
@@ -84,7 +92,7 @@ class Simulation:
         self._asked[number] = self.now, returns
         self._queue.add(number, (), Size(1), now=self.now)
 
-    def _end(self, members: list[int]) -> None:
+    def _end(self, members: list[int], took: float) -> None:
         self._is_busy = False
         returning = 0
         for member in members:
@@ -94,7 +102,7 @@ class Simulation:
             if returns:
                 self._at(self.now + self._back(returning, self._chance), lambda: self._ask(returns=True))
                 returning += 1
-        self._queue.end_call(len(members), took=self._run, now=self.now)
+        self._queue.end_call(len(members), took=took, now=self.now)
 
     @property
     def rate(self) -> float:
@@ -167,6 +175,67 @@ def test_both_kinds_at_once(run: float, clients: int, load: float) -> None:
     )
     assert learned.rate >= 0.99 * eager.rate
     assert learned.percentile(0.5) <= 1.05 * eager.percentile(0.5)
+
+
+def slowly(seconds: float, clients: int) -> Back:
+    """As on a slow machine: the last of so many comes back after about `seconds`."""
+
+    def back(place: int, chance: random.Random) -> float:
+        return seconds * (0.1 + 0.8 * place / clients) + chance.expovariate(20 / seconds)
+
+    return back
+
+
+def constant(_rows: int, _chance: random.Random) -> float:
+    return 0.005
+
+
+def by_rows(rows: int, _chance: random.Random) -> float:
+    return 0.001 + 0.00025 * rows
+
+
+def uneven(_rows: int, chance: random.Random) -> float:
+    return 0.005 * chance.lognormvariate(0, 0.25)
+
+
+def of_two_kinds(_rows: int, chance: random.Random) -> float:
+    return 0.009 if chance.random() < 0.5 else 0.001
+
+
+ANY_RUN = [constant, by_rows, uneven, of_two_kinds]
+
+
+@pytest.mark.parametrize("run", [constant, uneven])
+@pytest.mark.parametrize("clients", [4, 16])
+@pytest.mark.parametrize(("seconds", "gain"), [(0.001, 1.6), (0.002, 1.4), (0.003, 1.2)])
+def test_clients_of_a_slow_machine_share_their_calls(run: Run, clients: int, seconds: float, gain: float) -> None:
+    """They take up to three fifths of a call to come back."""
+    back = slowly(seconds, clients)
+    eager, learned = (Simulation(policy, run, clients=clients, back=back).go_on(6) for policy in (EAGER, LEARNED))
+    assert learned.rate >= gain * eager.rate
+    assert learned.percentile(0.5) <= 0.8 * eager.percentile(0.5)
+    assert learned.percentile(0.99) <= 1.05 * eager.percentile(0.99)
+
+
+@pytest.mark.parametrize("run", ANY_RUN)
+@pytest.mark.parametrize("clients", [2, 4, 8, 16, 24, 64])
+@pytest.mark.parametrize("seconds", [0.0005, 0.001, 0.002, 0.003, 0.0035, 0.004, 0.005, 0.007])
+def test_no_kind_of_call_is_slower_for_a_wait(run: Run, clients: int, seconds: float) -> None:
+    """Also where a row costs so much that two small calls take hardly longer than a large one."""
+    back = slowly(seconds, min(clients, 32))
+    eager, learned = (Simulation(policy, run, clients=clients, back=back).go_on(6) for policy in (EAGER, LEARNED))
+    assert learned.rate >= 0.98 * eager.rate
+    assert learned.percentile(0.5) <= 1.05 * eager.percentile(0.5)
+
+
+@pytest.mark.parametrize("run", ANY_RUN)
+@pytest.mark.parametrize("rate", [50, 200, 400, 800, 1600])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nobody_waits_longer_for_arrivals_by_chance_at_calls_of_any_kind(run: Run, rate: float, seed: int) -> None:
+    arrivals = list(by_chance(rate, 6, seed))
+    eager, learned = (Simulation(policy, run, arrivals).go_on() for policy in (EAGER, LEARNED))
+    assert learned.percentile(0.5) <= 1.05 * eager.percentile(0.5)
+    assert learned.percentile(0.99) <= 1.05 * eager.percentile(0.99)
 
 
 def test_clients_that_think_for_a_while_are_not_waited_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import describe_error
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance, load_module
+from geartrain.worker.loading.scripts.main_block import arguments_of
 from geartrain.worker.loading.scripts.script import Script
 
 
@@ -30,6 +32,8 @@ def _load(kind: type[Script], choice: BackendChoice, batching: Mapping[str, Any]
     except ValueError as error:
         raise LoadError(f"{path.name}: {error}") from error
     kind.prepare(place)
+    if kind.reads_arguments:
+        sys.argv = [str(place.file), *arguments_of(choice.options)]
     module, where = load_module(*kind.reference(place))
     try:
         script = kind(module, place, choice.options)

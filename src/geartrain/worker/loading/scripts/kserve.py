@@ -46,6 +46,8 @@ _STARTED: Final[list[Any]] = []
 class KServeScript(Script):
     """A script with a `kserve.Model`."""
 
+    reads_arguments = True
+
     @classmethod
     def prepare(cls, place: Place) -> None:
         """Put the package in place, and have its server take models in the place of its start."""
@@ -53,10 +55,12 @@ class KServeScript(Script):
 
         sys.argv = [str(place.file)]  # the package reads its arguments when it is imported
         no_servers()
-        stand_in(kserve_shim.MODULES)
+        is_shim = stand_in(kserve_shim.MODULES)
         after_import("kserve.model_server", _take_models)
         if "kserve.model_server" not in sys.modules:  # of the shim, or of the package that comes later
             _take_models(kserve_shim)
+        for each in kserve_shim.MODULES if is_shim else ():
+            importlib.import_module(each)  # `import kserve` gives its modules as well
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a script without a model."""

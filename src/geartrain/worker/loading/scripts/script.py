@@ -33,6 +33,8 @@ class Script:
 
     file_name: ClassVar[str] = ""
     """The name of its file in the folder of a model."""
+    reads_arguments: ClassVar[bool] = False
+    """True if its options are arguments of the command line, which it may read when it is imported."""
     batching: Mapping[str, Any] | None = None
     """Settings of `@batched`, for one whose `run()` takes a list of requests."""
     max_concurrency: int | None = None
