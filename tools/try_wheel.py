@@ -47,6 +47,7 @@ MODULES: Final = {  # what each extra is there to import
     "jwt": "jwt, cryptography",
     "lightgbm": "lightgbm",
     "llama-cpp": "jinja2, llama_cpp",
+    "llguidance": "llguidance",
     "mlflow": "mlflow.pyfunc, pandas",
     "onnx": "onnxruntime",
     "otel": "opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter",
