@@ -398,9 +398,7 @@ def _load_text(
     signature = msgspec.structs.replace(runner.signature, description=backend.description)
     if isinstance(backend, TextBackend) and not backend.constrains:
         known = tuple(field for field in signature.inputs if field.name != _FORM)
-        signature = msgspec.structs.replace(signature, inputs=known)
-        parameters = tuple(each for each in runner.parameters if each.field.name != _FORM)
-        runner = runner._replace(parameters=parameters)
+        signature = msgspec.structs.replace(signature, inputs=known)  # `run()` gets its default
     slots = backend.slots if isinstance(backend, TextBackend) else None
     return runner._replace(signature=signature, max_concurrency=slots, platform=backend.platform)
 
