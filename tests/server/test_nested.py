@@ -437,14 +437,19 @@ async def test_outputs_that_are_never_read_are_let_go_of(live: Live) -> None:
     assert await live.output("ways", way="large") == "(1000000,)"
 
 
+_RESTARTS = 'geartrain_worker_restarts_total{model="twice"'
+
+
 async def test_output_of_a_worker_that_was_replaced_is_its_own(live: Live) -> None:
     """A descriptor's number of the server is given again: what was opened by its path before is another memory."""
     for _ in range(3):
         assert await live.output("ways", way="large") == "(1000000,)"
         response = await live.http.post("/v2/repository/models/twice/load", json={})
         assert response.status_code == HTTPStatus.OK, response.text
+        restarts = await live.metric(_RESTARTS)
         for child in _workers(live.process.popen.pid, "twice"):
             child.kill()
+        await live.reached(_RESTARTS, restarts + 1)  # until then the killed one still counts as ready
         await live.reached('geartrain_model_ready{model="twice"', 1)
     assert await live.output("ways", way="large") == "(1000000,)"
 
