@@ -40,7 +40,7 @@ class Contention:
 
 
 _PAUSE = 0.0005  # seconds
-_PATIENCE = 0.05  # seconds that a writer waits for a reader that is busy, or for others that write on
+_PATIENCE = 1.0  # seconds that a writer waits for a reader that is busy
 
 
 def unread(fd: int) -> int:
@@ -50,11 +50,15 @@ def unread(fd: int) -> int:
 
 
 def wait_until_read(*fds: int) -> None:
-    """Wait until the reader has taken all bytes of these pipes, at most 50 ms. Other files are passed over."""
+    """Wait until the reader has taken what is in these pipes now, at most a second. Other files are passed over."""
     latest = time.monotonic() + _PATIENCE
     for fd in fds:
         try:
-            while unread(fd) and time.monotonic() < latest:
+            left = before = unread(fd)
+            while left > 0 and time.monotonic() < latest:
                 time.sleep(_PAUSE)
+                present = unread(fd)  # with what others have written since
+                left = min(left - max(0, before - present), present)
+                before = present
         except OSError:  # closed, or replaced by what has no such level
             continue
