@@ -188,6 +188,10 @@ def tensor_of(name: str, datatype: str, value: Any) -> Tensor:
 
 def any_tensor(name: str, value: Any) -> Tensor:
     """The tensor of an array of any type; raise `TypeError` for one whose elements no datatype has."""
+    if type(value) is np.ndarray:
+        known = _DATATYPES.get(value.dtype)
+        if known is not None:
+            return Tensor(name, known, value.shape, contents_of(value))
     kind = str(value.dtype).removeprefix("torch.") if is_torch(value) else np.asarray(value).dtype.name
     array = value if is_torch(value) else np.asarray(value)
     datatype = "BYTES" if getattr(array.dtype, "kind", "") in tuple("USO") else NAMES.get(kind, "")
