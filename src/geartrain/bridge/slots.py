@@ -246,6 +246,7 @@ class SlotChannel:
             read=self._files.read_input,
             may_share=self.memory.is_possible,
         )
+        self.wakeup.resume()
 
     def _on_reports(self, message: Reports) -> None:
         """Pass the events of a call to its listener, then the ends of its items."""

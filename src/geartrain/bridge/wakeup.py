@@ -22,6 +22,7 @@ WakeupMode = Literal["adaptive", "blocking"]
 # Seconds. A call as short as _SHORT is followed by one that is awaited on the spot, for at most _BRIEFLY.
 _SHORT: Final = 350e-6
 _BRIEFLY: Final = 500e-6
+_IN_ALL: Final = 1.5e-3  # for a call that calls other models, and is awaited for _BRIEFLY after each of them
 # The loop stays awake around the ends of calls that take more than _SHORTEST in the model and less than _LONGEST in
 # all, and follow each other within _DENSE: for _PART of a call before and after its end, and for at least _LEAD, since
 # timers are no more precise. What is short in the model and long in all waits for a loop that has enough to do.
@@ -45,6 +46,9 @@ class WakeupPolicy(Protocol):
         `poll` reads what has come, without blocking, and tells whether there is nothing more to wait for.
         """
 
+    def resume(self) -> None:
+        """Note that the call goes on by itself: it has called another model, and may have the answer."""
+
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note that a call has ended, the last of its items as told."""
 
@@ -61,6 +65,9 @@ class Blocking:
     def wait(self, poll: Callable[[], bool]) -> None:
         """Return at once."""
 
+    def resume(self) -> None:
+        """Do nothing."""
+
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Do nothing."""
 
@@ -73,6 +80,7 @@ class Adaptive:
 
     def __init__(self) -> None:
         self._sent_at = 0.0  # all moments here are on the performance counter, in seconds
+        self._resumed_at = 0.0  # when the call has called another model last; 0 if it has called none
         self._contention = Contention()
         self._was_short = False
         self._awaits = False
@@ -80,21 +88,35 @@ class Adaptive:
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning."""
         self._sent_at = time.perf_counter()
+        self._resumed_at = 0.0
         self._awaits = alone and self._was_short and not self._contention.is_felt(self._sent_at)
 
     def wait(self, poll: Callable[[], bool]) -> None:
         """Poll for a moment, if the call before was short, no other client asks and the processor is free."""
         if not self._awaits:
             return
-        until = self._sent_at + _BRIEFLY
-        while not poll() and time.perf_counter() < until:
+        while not poll() and time.perf_counter() < self._until():
             os.sched_yield()  # let other threads of this core run first
         now = time.perf_counter()
-        self._contention.note(now, is_loss=now > until + LATE)
+        self._contention.note(now, is_loss=now > self._until() + LATE)
+
+    def _until(self) -> float:
+        """Return the moment at which a wait on the spot ends."""
+        if not self._resumed_at:
+            return self._sent_at + _BRIEFLY
+        return min(self._resumed_at + _BRIEFLY, self._sent_at + _IN_ALL)
+
+    def resume(self) -> None:
+        """Note that the call goes on by itself."""
+        self._resumed_at = time.perf_counter()
 
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end."""
-        self._was_short = _time_in_model(ends, self._sent_at) < _SHORT
+        self._was_short = self._time_of_its_own(ends, time.perf_counter()) < _SHORT
+
+    def _time_of_its_own(self, ends: Sequence[ItemEnd], now: float) -> float:
+        """Return the seconds that a call has taken in the model, since it has called another one if it has."""
+        return now - self._resumed_at if self._resumed_at else _time_in_model(ends, self._sent_at)
 
     def close(self) -> None:
         """Do nothing: it only waits inside `wait`."""
@@ -113,6 +135,7 @@ class AdaptiveOneByOne(Adaptive):
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
         now = self._sent_at = time.perf_counter()
+        self._resumed_at = 0.0
         self._contention.note(now, is_loss=self._awake.has_lost)
         self._awake.has_lost = False
         is_free = not self._contention.is_felt(now)
@@ -127,9 +150,10 @@ class AdaptiveOneByOne(Adaptive):
         """Note the end; if calls follow each other closely, stay awake for the next one."""
         now = self._ended_at = time.perf_counter()
         whole = self._took = now - self._sent_at
-        took = _time_in_model(ends, self._sent_at)
+        took = self._time_of_its_own(ends, now)
         self._was_short = took < _SHORT
-        self._is_foreseeable = took > _SHORTEST and whole < _LONGEST
+        # The end of a call that has called other models is not foreseen: its turns of the loop slow theirs down.
+        self._is_foreseeable = took > _SHORTEST and whole < _LONGEST and not self._resumed_at
         if self._awake.is_planned:
             self._awake.end(now + max(_LEAD, _PART * whole))
 

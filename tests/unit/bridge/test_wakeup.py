@@ -186,6 +186,43 @@ def test_a_short_call_of_a_single_client_is_awaited_on_the_spot_for_a_moment(clo
     assert _polls(policy, clock, comes_after=1) == 0, "the last one was long"
 
 
+def test_a_call_that_calls_other_models_is_awaited_on_the_spot_by_its_own_time(clock: Clock) -> None:
+    policy = adaptive(clock)
+
+    def call_that_calls(*, own: float) -> None:
+        """Run a call that takes so many seconds after it has called a model for half a millisecond."""
+        policy.before_send(alone=True)
+        clock.now += 0.0005
+        policy.resume()
+        clock.now += own
+        policy.on_end(ends(0.0005 + own))
+
+    def polls(*, calls: int) -> int:
+        """Return how often a call is asked for that calls a model again and again, and then does not end."""
+        count = 0
+
+        def poll() -> bool:
+            nonlocal count
+            count += 1
+            clock.now += 1e-4
+            if count <= calls:
+                policy.resume()
+            return False
+
+        policy.before_send(alone=True)
+        policy.wait(poll)
+        return count
+
+    call_that_calls(own=0.0001)
+    assert polls(calls=1) in {6, 7}, "for a moment after its answer"
+    assert not clock.timers, "its end is not foreseen"
+    call_that_calls(own=0.0001)
+    assert polls(calls=1000) in {15, 16}, "others wait meanwhile"
+    call_that_calls(own=0.001)
+    policy.before_send(alone=True)
+    assert _polls(policy, clock, comes_after=1) == 0, "the last one was long"
+
+
 def test_a_call_beside_others_is_not_awaited_on_the_spot(clock: Clock) -> None:
     policy = adaptive(clock)
     policy.before_send(alone=False)
@@ -223,6 +260,7 @@ def test_nothing_is_awaited_on_the_spot_for_a_while_where_others_take_the_proces
 def test_blocking_never_waits_awake(clock: Clock) -> None:
     policy = Blocking()
     for _ in range(4):
+        policy.resume()
         policy.before_send(alone=True)
         assert _polls(policy, clock, comes_after=1) == 0
         assert not any(clock.move(0.005))
