@@ -2,7 +2,7 @@
 
 `python benchmarks/calls.py --help`. The models give their tensor back; one of them as another one gives it. Loads of a
 group take turns in rounds, under wrk; the ratio of a row is the median of its rounds. The model `batched` takes 5 ms
-for a batch. Prints markdown.
+for a batch. The floor has the same processes and messages, and no work (`calls_floor.py`). Prints markdown.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import dataclasses
 import json
 import pathlib
 import statistics
+import sys
 import tempfile
 
 import peer_servers
 from load import Load, connections_text, drive, version
 from report import conditions, peers_environment, table, version_of
-from servers import HERE, Running, running, serving
+from servers import HERE, Running, Server, running, serving
 
 OURS = HERE / "models/calls"
 THEIRS = HERE / "peers/triton"
@@ -44,6 +45,7 @@ class Case:
 
 GROUPS = (
     (Case("geartrain", "caller", SMALL, 1), Case("geartrain", "echo", SMALL, 1)),
+    (Case("the floor", "caller", SMALL, 1), Case("the floor", "echo", SMALL, 1)),
     (Case("geartrain", "caller", LARGE, 1), Case("geartrain", "echo", LARGE, 1)),
     (Case("geartrain", "async_caller", SMALL, 16), Case("geartrain", "batched", SMALL, 16)),
     (Case("Triton's models in geartrain", "bls", SMALL, 1), Case("Triton", "bls", SMALL, 1)),
@@ -80,7 +82,8 @@ def main() -> None:
     tool = version(parser)
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = {"geartrain": serving(OURS, "--queue", "100")}
+        floor = Server(name="floor", command=(sys.executable, str(HERE / "calls_floor.py"), "{port}"), ready="/")
+        servers = {"geartrain": serving(OURS, "--queue", "100"), "the floor": floor}
         peers = {}
         if not given.no_peer:
             servers["Triton"] = peer_servers.triton(folder, model="bls", calls="echo")
