@@ -62,9 +62,9 @@ class CallQueue(abc.ABC, Generic[T]):
         """
 
     def take_several(self, number: int, *, only: Callable[[T], bool]) -> list[T]:  # noqa: ARG002 - of others
-        """Return up to so many requests, each of which has a call of its own; none where requests share calls.
+        """Return the next requests, at most `number`, up to the first that `only` refuses.
 
-        They are the next ones, before the first for which `only` does not hold.
+        Each gets a call of its own. Empty where requests share calls.
         """
         return []
 
@@ -153,7 +153,7 @@ class FirstComeQueue(CallQueue[T]):
         return []
 
     def take_several(self, number: int, *, only: Callable[[T], bool]) -> list[T]:
-        """Return the next ones, before the first for which `only` does not hold."""
+        """Return the next requests, at most `number`, up to the first that `only` refuses."""
         items = self._ahead or self._items
         taken = list(islice(takewhile(only, items), number))
         for item in taken:
