@@ -118,10 +118,12 @@ class EventLog:
         """Drop nothing until `release`, which follows within a turn of the loop."""
         self._most = _UNBOUNDED
 
-    @property
-    def is_overfull(self) -> bool:
-        """True if `release` would take events away from a reader that has not joined yet."""
-        return len(self._events) > self._capacity or self._printed > MAX_PRINTED
+    def settle(self) -> bool:
+        """Release what is held, unless that would take events away from a reader; return whether it was done."""
+        if len(self._events) > self._capacity or self._printed > MAX_PRINTED:
+            return False
+        self._most = 2 * self._capacity
+        return True
 
     def release(self) -> None:
         """Drop events again where there are too many, from now on."""

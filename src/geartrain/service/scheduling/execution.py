@@ -22,7 +22,7 @@ from geartrain.domain.predictions.calls import (
     Outcome,
     Succeeded,
 )
-from geartrain.domain.predictions.events import EventLog, Log, Metric, Output
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
@@ -321,12 +321,6 @@ class Execution:
     def scheduler(self) -> Scheduler:
         """The scheduler of its model."""
         return self._scheduler
-
-    @property
-    def logs(self) -> tuple[EventLog, ...]:
-        """The logs that its run writes to: its own, and those of the predictions that share it."""
-        own = self.prediction.log
-        return (own,) if self.shared is None else (own, *self.shared.logs)
 
     # its time
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -187,7 +186,7 @@ class Scheduler:
         is_single = self._demand.is_single()
         # The one that waits may be this one: that is cheaper to find out than whether the queue is empty.
         may_start = (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue)
-        if may_start and (self._start_single if is_single else self._start)((execution,), at=execution.record.ready):
+        if may_start and self._start((execution,), single_client=is_single, at=execution.record.ready):
             return
         if may_start and self._can_prefetch and self._send_ahead(execution):
             return
@@ -226,24 +225,6 @@ class Scheduler:
                 self._fill()
             else:
                 self._prefetch()
-
-    def _start_single(self, members: Sequence[Execution], *, at: float) -> bool:
-        """Start a call of a single client as `_start`.
-
-        It may be awaited on the spot, and give more meanwhile than a log holds: that is for readers that join in this
-        turn of the loop, when the one who creates the prediction has it.
-        """
-        logs = members[0].logs
-        for log in logs:
-            log.hold()
-        try:
-            return self._start(members, single_client=True, at=at)
-        finally:
-            for log in logs:
-                if log.is_overfull:
-                    asyncio.get_running_loop().call_soon(log.release)
-                else:
-                    log.release()
 
     def _start(self, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0) -> bool:
         """Start a call on an idle slot, and return True; return False if there is none."""
