@@ -17,13 +17,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from report import machine, table
-
 from geartrain.bench.prepared import Prepared, Way, prepare
 from geartrain.bench.trials import Trials
 from geartrain.bench.tuning import tune_async
 from geartrain.domain.signature.types import Signature
 from geartrain.launch.server import ServerError
+from report import machine, table
 
 MODELS = {
     "short": """
