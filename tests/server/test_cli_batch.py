@@ -377,7 +377,7 @@ def test_rows_of_a_call_that_fail_print_or_record_leave_the_others_as_they_are(
         "ValueError: an item" if n % 10 == 1 else n + 1 for n in range(200)
     ]
     assert summary["errors"] == 20
-    assert summary["tokens"] == {"prompt": 0, "completion": 7 * 20}
+    assert summary["tokens"] == {"completion": 7 * 20}
 
 
 def test_what_a_model_yields_is_the_list_of_it(batch: Batch, tmp_path: pathlib.Path) -> None:
