@@ -21,6 +21,7 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.rows import begin_rows, takes_rows
+from geartrain.service.scheduling.rows import RowListener
 
 if TYPE_CHECKING:
     from geartrain.client.async_client import AsyncModel
@@ -167,7 +168,7 @@ class LocalRuns:
             await asyncio.shield(self._none_left)  # two may wait
 
 
-class _Ends:
+class _Ends(RowListener):
     """Receives the ends of rows that have begun together, and passes on the results of each turn of the loop."""
 
     def __init__(self, runs: LocalRuns, on_results: OnResults, tries: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.calls import FileRef, ItemInput, Outcome, Succeeded
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
 _to_over = TO_EXECUTION_STATE[ExecutionState.OVER]
 
 
-class RowListener(Protocol):
+class RowListener(ABC):
     """Receives the end of each row: one call for each. `row` is what the caller gave."""
 
+    @abstractmethod
     def on_output(self, row: Any, output: Buffer, predict_time: float) -> None:
         """The run gave this output, after so many seconds in the model, and nothing else."""
 
+    @abstractmethod
     def on_prediction(self, row: Any, prediction: Prediction) -> None:
         """The run, or what kept it from beginning, has ended in another way."""
 
+    @abstractmethod
     def on_refused(self, row: Any, error: GeartrainError) -> None:
         """The model does not take the row."""
 
