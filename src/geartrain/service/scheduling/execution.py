@@ -119,9 +119,14 @@ class Execution:
         "trace",
     )
 
+    is_listed = True  # in the table of predictions, by its id
+
     def __init__(self, scheduler: Scheduler, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
         self.prediction = prediction
         self.record = prediction.record
+        self._set_up(scheduler, item, ticket)
+
+    def _set_up(self, scheduler: Scheduler, item: ItemInput, ticket: Ticket) -> None:
         self.item = item
         self.ticket = ticket
         self.state = _ADMITTED
@@ -367,10 +372,17 @@ class Execution:
         self.state = _to_running(before)
         if before is _PREFETCHED:
             scheduler.waiting -= 1
-        self.prediction.start(at)
+        self._start(at)
         limit = scheduler.context.run_timeout
         if limit is not None:
             self._bound(limit)
+
+    def _start(self, at: float) -> None:
+        self.prediction.start(at)
+
+    def note_size(self, size: Metric) -> None:
+        """Note the size of the call, which has begun."""
+        self.prediction.apply(size)
 
     def begin_cancel(self) -> None:
         """Note that the run has been asked to stop, and that its end is awaited."""

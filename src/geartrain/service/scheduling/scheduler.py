@@ -198,6 +198,17 @@ class Scheduler:
         elif may_run or not pending.turn.has_timer:
             pending.turn.at_end()  # predictions of the same turn of the loop share a call
 
+    def submit_all(self, executions: Sequence[Execution]) -> None:
+        """Have executions without files or time limits wait for calls. The workers are ready."""
+        pending = self.pending
+        may_run = False
+        for execution in executions:
+            may_run = pending.add(execution) or may_run
+        if not self.is_batching or pending.queue.rows >= pending.max_size:
+            self.serve()
+        elif may_run or not pending.turn.has_timer:
+            pending.turn.at_end()
+
     def leave(self, execution: Execution) -> None:
         """Take an execution out of the queue."""
         self.pending.queue.remove(execution)
