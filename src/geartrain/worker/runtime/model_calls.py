@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -356,12 +356,12 @@ def _tensor_of(name: str, value: Any) -> Tensor | None:
     """Return the tensor of an array of numpy or torch; None for any other value."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray and value.shape:  # the common case: 5 µs less
-        return _arrays().any_tensor(name, value)
+        return cast("Tensor", _arrays().any_tensor(name, value))
     if type(value) in (str, int, float, bool, list, dict) or not hasattr(value, "dtype") or is_file(value):
         return None
     if not hasattr(value, "shape") or not hasattr(value, "ndim") or not value.shape:
         return None
-    return _arrays().any_tensor(name, value)
+    return cast("Tensor", _arrays().any_tensor(name, value))
 
 
 @cache
