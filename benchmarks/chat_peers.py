@@ -63,7 +63,7 @@ def main() -> int:
     print(conditions({"litserve": version_of("litserve", pathlib.Path(peers_environment("litserve")))}))
     print(f"{given.rounds} rounds of {TOKENS} chunks. LitServe takes {ratio:.0f} × the CPU.\n")
     print(table(["server", "CPU of a chunk, µs", "time of a chunk, µs"], rows))
-    return ratio < given.least
+    return int(ratio < float(given.least))
 
 
 if __name__ == "__main__":
