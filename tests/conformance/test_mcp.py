@@ -28,6 +28,7 @@ from mcp_types import (
 )
 
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.service.models.deployment import Limits
 from tests.support import modes
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, Serve, eventually
@@ -312,10 +313,91 @@ async def test_files_are_blocks_of_their_kinds(serve: Serve, era: str) -> None:
     assert base64.b64decode(rest.resource.blob) == b"content"
 
 
+@ERAS
+async def test_files_of_a_call_are_resources(serve: Serve, era: str) -> None:
+    async with serve(PICTURES, name="pictures") as server, official(server, era) as client:
+        assert client.server_capabilities.resources is not None
+        assert (await client.list_resources()).resources == []
+        first = await client.call_tool("pictures", {"endings": ["png", "txt"]})
+        await client.call_tool("pictures", {"endings": ["bin"]})
+        listed = (await client.list_resources()).resources
+        assert [(each.name, each.mime_type, each.size) for each in listed] == [
+            ("pictures-1.bin", "application/octet-stream", 7),
+            ("pictures-1.png", "image/png", 7),
+            ("pictures-2.txt", "text/plain", 7),
+        ]
+        image, text = first.content
+        assert isinstance(image, ImageContent)
+        assert image.meta == {"geartrain/uri": listed[1].uri}
+        assert isinstance(text, EmbeddedResource)
+        assert text.resource.uri == listed[2].uri
+        (blob,) = (await client.read_resource(listed[1].uri)).contents
+        assert isinstance(blob, BlobResourceContents)
+        assert (blob.uri, base64.b64decode(blob.blob), blob.mime_type) == (listed[1].uri, b"content", "image/png")
+        (read,) = (await client.read_resource(listed[2].uri)).contents
+        assert isinstance(read, TextResourceContents)
+        assert read.text == "content"
+        (template,) = (await client.list_resource_templates()).resource_templates
+        parts = listed[1].uri.split("/")
+        assert template.uri_template.format(prediction=parts[3], file=parts[5]) == listed[1].uri
+
+
+@ERAS
+@pytest.mark.parametrize("uri", ["geartrain://predictions/pred_0/files/1.png", "file:///etc/passwd", ""])
+async def test_resources_that_are_not_there(files: LiveServer, era: str, uri: str) -> None:
+    async with official(files, era) as client:
+        with pytest.raises(MCPError, match="no longer kept") as caught:
+            await client.read_resource(uri)
+    assert caught.value.error.code == (-32602 if era == "auto" else -32002)
+    assert caught.value.error.data == {"uri": uri}
+
+
+async def test_files_of_failed_calls_and_other_numbers_are_no_resources(files: LiveServer) -> None:
+    result = await call(files, "files", file=data_url(b"abc"), ending="png")
+    uri = result["structuredContent"]["copy"]
+    other = uri.replace("/1.png", "/2.png")
+    missing = await post(files, "resources/read", {"uri": other}, changed={"mcp-name": other})
+    assert (missing.status_code, missing.json()["error"]["code"]) == (400, -32602)
+    contradicting = await post(files, "resources/read", {"uri": uri}, changed={"mcp-name": other})
+    assert contradicting.json()["error"]["code"] == -32020
+    found = await post(files, "resources/read", {"uri": uri}, changed={"mcp-name": uri})
+    answer = found.json()["result"]
+    assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
+    assert base64.b64decode(answer["contents"][0]["blob"]) == b"abc"
+
+
+async def test_pages_of_resources(serve: Serve) -> None:
+    async with serve(PICTURES, name="pictures") as server, official(server, "auto") as client:
+        for _ in range(3):
+            await client.call_tool("pictures", {"endings": ["png"] * 80})
+        pages = [await client.list_resources()]
+        while (cursor := pages[-1].next_cursor) is not None:
+            pages.append(await client.list_resources(cursor=cursor))
+            if len(pages) == 2:  # a newer call moves no page
+                await client.call_tool("pictures", {"endings": ["png"]})
+        assert [len(page.resources) for page in pages] == [100, 100, 40]
+        uris = [each.uri for page in pages for each in page.resources]
+        assert len(set(uris)) == 240
+        with pytest.raises(MCPError, match="cursor"):
+            await client.list_resources(cursor="bm9uZQ==")
+
+
+async def test_a_server_that_keeps_nothing_has_no_resources(serve: Serve) -> None:
+    async with serve(FILES, name="files", limits=Limits(keep=0.0)) as server:
+        result = await call(server, "files", file=data_url(b"abc"), ending="png")
+        uri = result["structuredContent"]["copy"]
+        assert (await post(server, "resources/list")).json()["result"]["resources"] == []
+        read = await post(server, "resources/read", {"uri": uri}, changed={"mcp-name": uri})
+        assert read.json()["error"]["code"] == -32602
+
+
 async def test_a_large_file_comes_and_goes(files: LiveServer) -> None:
     content = bytes(range(256)) * 8192  # 2 MiB
     result = await call(files, "files", file=data_url(content, "image/png"), ending="png")
     assert base64.b64decode(result["content"][1]["data"]) == content
+    uri = result["structuredContent"]["copy"]
+    read = await post(files, "resources/read", {"uri": uri}, changed={"mcp-name": uri})
+    assert base64.b64decode(read.json()["result"]["contents"][0]["blob"]) == content
 
 
 async def test_an_uploaded_file_is_a_link(serve: Serve, tmp_path: Path) -> None:
@@ -629,8 +711,8 @@ async def test_params_are_an_object(shout: LiveServer, params: Any) -> None:
 
 async def test_methods_that_are_not_there(shout: LiveServer) -> None:
     for version, methods, status in (
-        (NEWEST, ("initialize", "ping", "logging/setLevel", "resources/list", "no"), 404),
-        (HANDSHAKE, ("server/discover", "resources/list", "prompts/list", "no"), 200),
+        (NEWEST, ("initialize", "ping", "logging/setLevel", "resources/subscribe", "no"), 404),
+        (HANDSHAKE, ("server/discover", "resources/subscribe", "prompts/list", "no"), 200),
     ):
         for method in methods:
             response = await post(shout, method, version=version)

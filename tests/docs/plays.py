@@ -213,7 +213,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         afterwards=("geartrain doctor talker", "geartrain run tones -i text=hello"),
     ),
     "docs/anthropic.md": Play(python={0: "thinker/run.py", 1: RUN}),
-    "docs/mcp.md": Play(python={0: "shout/run.py", 1: RUN}),
+    "docs/mcp.md": Play(python={0: "shout/run.py", 1: RUN, 2: "draw/run.py", 3: RUN}),
     "docs/data-sets.md": Play(python={0: "shout/run.py", 1: RUN}),
     "docs/client.md": Play(
         prepare=client,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
+from mcp_types import BlobResourceContents
 
 from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.support.gates import Gates
@@ -39,6 +41,15 @@ WAITING: Final = """
             pathlib.Path(mark).write_text("canceled")
             raise
         return "passed"
+"""
+PICTURE: Final = """
+    import tempfile
+    from geartrain import Path
+
+    def run(text: str) -> Path:
+        picture = Path(tempfile.mkdtemp()) / "picture.png"
+        picture.write_text(text)
+        return picture
 """
 NOISY: Final = """
     import os, sys
@@ -73,8 +84,10 @@ class Asker:
             "io.modelcontextprotocol/protocolVersion": VERSION,
             "io.modelcontextprotocol/clientCapabilities": {},
         }
-        own = {"mcp-protocol-version": VERSION, "mcp-method": method, "mcp-name": (params or {}).get("name", "")}
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": meta}}
+        given = params or {}
+        named = given.get("name", given.get("uri", ""))
+        own = {"mcp-protocol-version": VERSION, "mcp-method": method, "mcp-name": named}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**given, "_meta": meta}}
         return self.client.post("/mcp", json=body, headers=own | (headers or {}))
 
     def tools(self, headers: dict[str, str] | None = None) -> list[str]:
@@ -183,6 +196,37 @@ def test_keys_and_their_models(tmp_path: Path, askers: list[Asker]) -> None:
     assert text_of(asker.call("b@1", secrets["all"], text="x")) == "x"
 
 
+def test_files_belong_to_the_key_that_had_them_made(tmp_path: Path, askers: list[Asker]) -> None:
+    secrets = {}
+    for name, scopes, models in (
+        ("maker", ("predict",), ("*",)),
+        ("other", ("predict",), ("*",)),
+        ("narrow", ("predict",), ("b*",)),
+        ("all", ("predict", "admin"), ("*",)),
+        ("part", ("predict", "admin"), ("b*",)),
+        ("reader", ("read",), ("*",)),
+    ):
+        secret = new_key()
+        add_key(tmp_path / "keys", Key(name, scopes, digest_of(secret), models))
+        secrets[name] = {"authorization": f"Bearer {secret}"}
+    asker = open_asker(askers, folder_of(tmp_path / "models", a=PICTURE, b=MODEL), "--keys", str(tmp_path / "keys"))
+    for _ in range(2):
+        asker.process.wait_for_one("ready")
+    uri = asker.call("a", secrets["maker"], text="x")["result"]["content"][0]["_meta"]["geartrain/uri"]
+
+    def listed(name: str) -> list[str]:
+        found = asker.ask("resources/list", headers=secrets[name]).json()["result"]["resources"]
+        return [each["uri"] for each in found]
+
+    for name, sees in (("maker", True), ("all", True), ("other", False), ("narrow", False), ("part", False)):
+        assert listed(name) == ([uri] if sees else []), name
+        read = asker.ask("resources/read", {"uri": uri}, secrets[name])
+        assert read.status_code == (200 if sees else 400), name
+        unknown = asker.ask("resources/read", {"uri": "geartrain://predictions/p/files/1"}, secrets[name]).json()
+        assert sees or read.json()["error"]["message"] == unknown["error"]["message"]
+    assert asker.ask("resources/list", headers=secrets["reader"]).status_code == 403
+
+
 def test_pages_of_other_sites_and_foreign_hosts_are_refused(tmp_path: Path, askers: list[Asker]) -> None:
     app = "https://app.example.com"
     asker = open_asker(askers, folder_of(tmp_path, a=MODEL), "--cors-origin", app)
@@ -215,7 +259,7 @@ def parameters(*words: str, env: dict[str, str] | None = None) -> StdioServerPar
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_models_over_stdin_and_stdout(tmp_path: Path, era: str) -> None:
-    root = folder_of(tmp_path, noisy=NOISY, plain=MODEL)
+    root = folder_of(tmp_path, noisy=NOISY, plain=MODEL, draw=PICTURE)
     told: list[tuple[float, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -223,9 +267,14 @@ async def test_models_over_stdin_and_stdout(tmp_path: Path, era: str) -> None:
         told.append((progress, message))
 
     with (tmp_path / "log").open("w") as log:
-        transport = stdio_client(parameters(str(root / "noisy"), str(root / "plain")), errlog=log)
+        transport = stdio_client(parameters(*(str(root / name) for name in ("noisy", "plain", "draw"))), errlog=log)
         async with Client(transport, mode=era) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["noisy", "plain"]
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["draw", "noisy", "plain"]
+            await client.call_tool("draw", {"text": "drawn"})
+            (resource,) = (await client.list_resources()).resources
+            (content,) = (await client.read_resource(resource.uri)).contents
+            assert isinstance(content, BlobResourceContents)
+            assert base64.b64decode(content.blob) == b"drawn"
             large = await client.call_tool("plain", {"text": "x" * 3_000_000})
             assert getattr(large.content[0], "text", "") == "x" * 3_000_000
             result = await client.call_tool("noisy", {"text": "hi"}, progress_callback=on_progress)

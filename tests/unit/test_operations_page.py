@@ -35,6 +35,7 @@ from geartrain.transport.cog import routes
 from geartrain.transport.cog.streams import MAX_READERS
 from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
+from geartrain.transport.mcp import kept
 from geartrain.transport.openai import batch_lines, batch_runner, stored_batches, stored_files
 from geartrain.transport.wire import heads, http2_connection
 from geartrain.transport.wire.http2_output import MAX_HELD
@@ -50,6 +51,7 @@ MIB = 1024**2
 BOUNDS: dict[str, list[int | str]] = {
     "connections": [WireLimits().max_connections],
     "finished predictions of a model": [MAX_RECENT, f"{MAX_BYTES // MIB} MiB"],
+    "files of MCP results": [kept.MOST_FILES],
     "answers of a model": [f"{DEFAULT_BYTES // MIB} MiB"],
     "answers that wait": [f"{MAX_PENDING // MIB} MiB"],
     "predictions that share a run": [MAX_SHARING],
@@ -106,6 +108,10 @@ MEASURED = {
         "server/test_kept.py::test_s4_recent_predictions_go_when_their_time_is_over",
         "unit/service/models/test_recent.py::test_the_oldest_goes_when_there_are_too_many",
         "unit/service/models/test_recent.py::test_s4_error_of_a_failed_run_is_counted",
+    ],
+    "files of MCP results": [
+        "unit/transport/mcp/test_kept.py::test_files_go_with_their_predictions",
+        "unit/transport/mcp/test_kept.py::test_never_more_files_than_the_bound",
     ],
     "answers of a model": [
         "server/test_cache.py::test_answers_asked_for_longest_ago_make_room",
@@ -259,13 +265,13 @@ MEASURED = {
 
 @pytest.mark.parametrize("beginning", BOUNDS)
 def test_bounds_are_those_of_the_page(beginning: str) -> None:
-    (shown,) = (bound for kept, bound in ROWS.items() if kept.startswith(beginning))
+    (shown,) = (bound for row, bound in ROWS.items() if row.startswith(beginning))
     assert {*re.findall(r"\d+(?: [KM]i\w*)?", shown)} == {str(bound) for bound in BOUNDS[beginning]}
 
 
 def test_every_row_is_measured_by_tests_that_there_are() -> None:
     assert list(BOUNDS) == list(MEASURED)
-    rows = [kept for kept in ROWS if kept != "Kept |"]
+    rows = [row for row in ROWS if row != "Kept |"]
     assert len(rows) == len(BOUNDS)
     assert all(row.startswith(beginning) for row, beginning in zip(rows, BOUNDS, strict=True))
     missing = [

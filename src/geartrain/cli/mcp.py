@@ -77,9 +77,7 @@ def mcp(
     from geartrain.service.models.deployment import Limits
 
     progress = ProgressLog()
-    limits = Limits(
-        keep=0.0, stream_grace=0.0, run_timeout=run_timeout or None, max_output_size=max_output_size or None
-    )
+    limits = Limits(stream_grace=0.0, run_timeout=run_timeout or None, max_output_size=max_output_size or None)
     serve_client(
         [
             ServeOptions(

@@ -6,7 +6,7 @@ import base64
 import binascii
 import mimetypes
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import msgspec
@@ -42,6 +42,33 @@ _BEFORE_VALUES: Final = frozenset({b"", b"[", b",", b":"})
 _SOON: Final = frozenset({Code.AT_CAPACITY, Code.QUEUE_FULL, Code.QUEUE_TIMED_OUT, Code.SHUTTING_DOWN})
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+
+class OutputFile(NamedTuple):
+    """A file of an output that has a URI of its own, which `resources/read` takes."""
+
+    uri: str
+    media_type: str
+    size: int  # bytes
+    data: str | msgspec.Raw  # in base64; a Raw is a JSON text
+
+    @property
+    def resource(self) -> JsonObject:
+        """The content as it stands in results and in those of `resources/read`: a text if it is one."""
+        is_text = self.media_type.startswith("text/") or self.media_type in _TEXTS
+        text = _decoded(self.data) if is_text else None
+        return {
+            "uri": self.uri,
+            "mimeType": self.media_type,
+            **({"blob": self.data} if text is None else {"text": text}),
+        }
+
+
+class CallResult(NamedTuple):
+    """The result of a call, and its files that have a URI of their own."""
+
+    answer: JsonObject
+    files: list[OutputFile]
 
 
 def describe_tool(name: str, signature: Signature | None) -> JsonObject:
@@ -119,7 +146,12 @@ def decode_cursor(cursor: str) -> str:
         raise Fault(INVALID_PARAMS, "'params.cursor' is none that this server has given: begin without it") from None
 
 
-def call_result(output: Buffer | None, signature: Signature, prediction_id: str, *, version: str) -> JsonObject:
+def has_files(signature: Signature) -> bool:
+    """True if the output of a model may hold files."""
+    return holds(signature.output.type, *_FILES)
+
+
+def call_result(output: Buffer | None, signature: Signature, prediction_id: str, *, version: str) -> CallResult:
     """Return the result of a run that ended well; `output` is the JSON text of the whole, `version` the protocol's.
 
     Contents of large files are taken over from the text in one copy. To decode and encode them makes three, and each
@@ -129,9 +161,10 @@ def call_result(output: Buffer | None, signature: Signature, prediction_id: str,
     files = _Files(prediction_id, version, contents)
     result = _result(text, signature, files)
     if files.taken < len(contents):  # a text that only looks like a file
-        result = _result(bytes(output or b"null"), signature, _Files(prediction_id, version, []))
+        files = _Files(prediction_id, version, [])
+        result = _result(bytes(output or b"null"), signature, files)
     result["_meta"] = {PREDICTION_KEY: prediction_id}
-    return result
+    return CallResult(result, files.found)
 
 
 def _result(text: bytes, signature: Signature, files: _Files) -> JsonObject:
@@ -144,7 +177,7 @@ def _result(text: bytes, signature: Signature, files: _Files) -> JsonObject:
     content: list[JsonObject] = []
     if given is not None and not (spec.kind in _FILES or (spec.items is not None and spec.items.kind in _FILES)):
         content.append(_text(plain if isinstance(plain, str) else _encode(plain).decode()))
-        files.name_all()
+    files.name_all()
     result: JsonObject = {"content": [*content, *files.blocks], "isError": False}
     if is_structured(signature):
         result["structuredContent"] = plain
@@ -197,6 +230,7 @@ class _Files:
     def __init__(self, prediction_id: str, version: str, contents: Sequence[msgspec.Raw]) -> None:
         """`contents`: those that are marked in the URLs; see `_cut`."""
         self.blocks: list[JsonObject] = []
+        self.found: list[OutputFile] = []
         self.taken = 0  # of the contents
         self._contents = contents
         self._prediction_id = prediction_id
@@ -221,7 +255,7 @@ class _Files:
         return value
 
     def name_all(self) -> None:
-        """Name the URI in the blocks that have no place for it: the text refers to them."""
+        """Name the URI in the blocks that have no place for it: texts and `resources/read` use it."""
         for block, uri in zip(self.blocks, self._uris, strict=True):
             if block["type"] in {"image", "audio"}:
                 block["_meta"] = {URI_KEY: uri}
@@ -241,18 +275,17 @@ class _Files:
             content = base64.b64encode(unquote_to_bytes(data)).decode()
         ending = mimetypes.guess_extension(media_type) or ""
         uri = f"geartrain://predictions/{self._prediction_id}/files/{len(self.blocks) + 1}{ending}"
-        self.blocks.append(self._embed(media_type, content, uri))
+        file = OutputFile(uri, media_type, _size_of(content), content)
+        self.found.append(file)
+        self.blocks.append(self._embed(file))
         self._uris.append(uri)
         return uri
 
-    def _embed(self, media_type: str, data: str | msgspec.Raw, uri: str) -> JsonObject:
-        kind = media_type.partition("/")[0]
+    def _embed(self, file: OutputFile) -> JsonObject:
+        kind = file.media_type.partition("/")[0]
         if kind == "image" or (kind == "audio" and self._version >= _WITH_AUDIO):
-            return {"type": kind, "data": data, "mimeType": media_type}
-        resource: JsonObject = {"uri": uri, "mimeType": media_type}
-        text = _decoded(data) if kind == "text" or media_type in _TEXTS else None
-        resource |= {"blob": data} if text is None else {"text": text}
-        return {"type": "resource", "resource": resource}
+            return {"type": kind, "data": file.data, "mimeType": file.media_type}
+        return {"type": "resource", "resource": file.resource}
 
     def _link(self, url: str) -> JsonObject:
         if self._version < _WITH_LINKS:
@@ -265,6 +298,12 @@ class _Files:
             "name": name,
             **({} if media_type is None else {"mimeType": media_type}),
         }
+
+
+def _size_of(content: str | msgspec.Raw) -> int:
+    """Return the bytes of a content in base64, without decoding it."""
+    text = content.encode() if isinstance(content, str) else memoryview(content)[1:-1]
+    return len(text) * 3 // 4 - bytes(text[-2:]).count(b"=")
 
 
 def _decoded(data: str | msgspec.Raw) -> str | None:

@@ -47,6 +47,7 @@ _EVENT_STREAM: Final = (
 _VERSION: Final = b"mcp-protocol-version"
 _METHOD: Final = b"mcp-method"
 _NAME: Final = b"mcp-name"
+_NAMED: Final = {"tools/call": "name", "resources/read": "uri"}  # methods, and the parameter in Mcp-Name
 _SESSION: Final = b"mcp-session-id"
 _SESSION_FORM: Final = re.compile(rb"[!-~]{1,128}")
 _ENCODED: Final = re.compile(r"=\?base64\?(.*)\?=")
@@ -269,8 +270,8 @@ class McpExchange:
     def _check_stateless(self, message: Message) -> messages.Envelope:
         """Return the envelope of a request, which its header fields have to repeat. Raises `Fault`."""
         wanted = {_VERSION: message.stated_version(), _METHOD: message.method}
-        if message.method == "tools/call":
-            wanted[_NAME] = message.text("name")
+        if message.method in _NAMED:
+            wanted[_NAME] = message.text(_NAMED[message.method])
         for name, value in wanted.items():
             given = [each.decode("latin-1") for field, each in self._head.headers if field == name]
             if len(given) != 1 or _decoded(given[0]) != value:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from geartrain.apis.mcp import messages, tools
 from geartrain.apis.mcp.messages import JsonObject, Message, MessageId
-from geartrain.apis.mcp.tools import call_result, chunk_text, error_result
+from geartrain.apis.mcp.tools import CallResult, call_result, chunk_text, error_result, has_files
 from geartrain.authoring import __version__
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import LAST, Event, Log, Output
@@ -29,17 +30,23 @@ from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies, is_light, read_aside
+from geartrain.transport.mcp.kept import TEMPLATE, KeptFiles, read_file
 from geartrain.transport.wire.exchange import ClientGoneError
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Notify = Callable[[str, JsonObject], Awaitable[None]]
 """Sends a notification that belongs to a request: its method and its parameters. May wait for a slow client."""
 
 _SERVER: Final = {"name": "geartrain", "version": __version__}
-_CAPABILITIES: Final[JsonObject] = {"tools": {}, "logging": {}}
-_INSTRUCTIONS: Final = "Each tool runs one machine-learning model. Files are given as https: or data: URLs."
+_CAPABILITIES: Final[JsonObject] = {"tools": {}, "resources": {}, "logging": {}}
+_INSTRUCTIONS: Final = (
+    "Each tool runs one machine-learning model. Files are given as https: or data: URLs. "
+    "The files of results can be read again as resources for some minutes."
+)
 _LARGE_OUTPUT: Final = 262_144  # bytes, from which on a thread makes the result
+_LONGEST_URI: Final = 1024  # characters that an error repeats
 _LEVELS: Final = {"stdout": "info", "stderr": "notice"}
 
 
@@ -77,6 +84,7 @@ class Methods:
         """`bodies` reads large arguments."""
         self._catalogues = tuple(catalogues)
         self._bodies = bodies
+        self.kept = KeptFiles()
 
     async def answer(self, message: Message, caller: Caller, notify: Notify) -> JsonObject:
         """Return the result of a request. Raises `Fault`. The call of a tool ends when this is canceled."""
@@ -93,6 +101,8 @@ class Methods:
             return await self._call(message, caller, notify)
         if message.method == "tools/list":
             return self._list(message, caller)
+        if message.method.startswith("resources/"):
+            return await self._resources(message, caller)
         if message.method == "server/discover" and caller.is_stateless:
             versions = {"supportedVersions": list(messages.VERSIONS)}
             return {**versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS, **_cache("public")}
@@ -137,6 +147,29 @@ class Methods:
                     found[name] = None
         return found
 
+    # files
+
+    async def _resources(self, message: Message, caller: Caller) -> JsonObject:
+        """Return a page of the files that are kept, one of them, or the form of their URIs."""
+        may_see = partial(_may_see, caller)
+        if message.method == "resources/list":
+            result = self.kept.page(message.optional_text("cursor"), caller.principal, may_see)
+        elif message.method == "resources/templates/list":
+            result = {"resourceTemplates": [TEMPLATE]}
+        elif message.method == "resources/read":
+            uri = message.text("uri")
+            try:
+                prediction, signature = self.kept.find(uri, caller.principal, may_see)
+            except LookupError as error:
+                number = messages.INVALID_PARAMS if caller.is_stateless else messages.NO_RESOURCE
+                raise messages.Fault(number, str(error), data={"uri": uri[:_LONGEST_URI]}) from None
+            result = await _beside(
+                read_file, prediction, signature, uri, version=caller.version, size=_size_of(prediction)
+            )
+        else:
+            raise messages.unknown_method(message.method)
+        return {**result, **_cache("private")} if caller.is_stateless else result
+
     # a call
 
     async def _call(self, message: Message, caller: Caller, notify: Notify) -> JsonObject:
@@ -151,7 +184,7 @@ class Methods:
         caller.on_admitted(prediction.record)
         try:
             await _Follower(deployment, prediction, caller, token=token, notify=notify).follow()
-            return await _result_of(deployment, prediction, caller)
+            return await self._result_of(deployment, prediction, caller)
         finally:
             if not prediction.is_terminal:
                 deployment.predictions.abandon(prediction)
@@ -170,6 +203,7 @@ class Methods:
             new = NewPrediction(
                 input=arguments,
                 queue=deployment.settings.inference_queue,
+                keep=has_files(deployment.interface.signature),
                 request=caller.context,
                 principal=caller.principal,
                 checked=checked,
@@ -177,6 +211,20 @@ class Methods:
             return deployment, deployment.create(new)
 
         return await when_loaded(begin)
+
+    async def _result_of(self, deployment: Deployment, prediction: Prediction, caller: Caller) -> JsonObject:
+        """Return the result of a prediction that is over; its files become resources."""
+        try:
+            inference.check_success(deployment, prediction)
+        except GeartrainError as error:
+            return error_result(error, prediction.id)
+        output, signature = prediction.output, deployment.interface.signature
+        size = 0 if output is None else len(output)
+        made: CallResult = await _beside(
+            call_result, output, signature, prediction.id, version=caller.version, size=size
+        )
+        self.kept.add(deployment, prediction, made.files)
+        return made.answer
 
     def _find(self, name: str, caller: Caller) -> Deployment:
         """Return the model of a name, or of `name@version`. Raises `GeartrainError`, and `Fault` for an unknown one.
@@ -275,21 +323,14 @@ class _Follower:
                 await self._notify("notifications/message", data)
 
 
-async def _result_of(deployment: Deployment, prediction: Prediction, caller: Caller) -> JsonObject:
-    """Return the result of a prediction that is over."""
-    try:
-        inference.check_success(deployment, prediction)
-    except GeartrainError as error:
-        return error_result(error, prediction.id)
-    output, signature = prediction.output, deployment.interface.signature
-    is_large = output is not None and len(output) > _LARGE_OUTPUT
-    make: Any = read_aside if is_large else _at_once
-    result: JsonObject = await make(call_result, output, signature, prediction.id, version=caller.version)
-    return result
+async def _beside(function: Callable[..., T], *args: Any, size: int, **kwargs: Any) -> T:
+    """Call a function, on a thread where it reads an output that is large."""
+    return await read_aside(function, *args, **kwargs) if size > _LARGE_OUTPUT else function(*args, **kwargs)
 
 
-async def _at_once(function: Callable[..., JsonObject], *args: Any, **kwargs: Any) -> JsonObject:
-    return function(*args, **kwargs)
+def _size_of(prediction: Prediction) -> int:
+    """Return the bytes of an output."""
+    return 0 if prediction.output is None else len(prediction.output)
 
 
 def handshake(version: str) -> JsonObject:
