@@ -30,13 +30,23 @@ class EventReader:
     of printed text and values of metrics in them, it gives up.
     """
 
-    def __init__(self, prediction: Prediction, start: int = 0, *, backlog: int = DEFAULT_BACKLOG) -> None:
-        """Begin at index `start`; raise `EventsDroppedError` if the log no longer holds it."""
+    def __init__(self, prediction: Prediction, start: int | None = None, *, backlog: int = DEFAULT_BACKLOG) -> None:
+        """Begin at index `start`; raise `EventsDroppedError` if the log no longer holds it.
+
+        Without `start`, begin with the first event: for those who have created the prediction in this turn of the loop.
+        Events that were dropped all the same are those of a reader that is too slow: `batch` raises.
+        """
         self._log = prediction.log
         self._backlog = backlog
-        self._pending = self._log.read(start)
         self._printed = 0  # characters in what has come since the last batch
         self._skipped = 0
+        self._pending: list[Event] = []
+        try:
+            self._pending = self._log.read(self._log.begin if start is None else start)
+        except EventsDroppedError as error:
+            if start is not None:
+                raise
+            self._skipped, self._backlog = error.skipped, 0
         self._waiter: asyncio.Future[None] | None = None
         self._log.listen(self._on_event)
 

@@ -31,6 +31,7 @@ MAX_PRINTED: Final = 16 * 1024**2
 A byte of memory of a metric's value counts as one of them.
 """
 
+_UNBOUNDED: Final = sys.maxsize
 _EVENT: Final = 56  # bytes of memory of an event and its place in the list
 _NUMBERS: Final = frozenset({bool, int, float, type(None)})
 _VALUE: Final = 8  # bytes of memory for each character of JSON: small numbers and strings take the most
@@ -90,13 +91,14 @@ class EventsDroppedError(LookupError):
 class EventLog:
     """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
 
-    __slots__ = ("_capacity", "_dropped", "_enders", "_events", "_listeners", "_most", "_printed", "history")
+    __slots__ = ("_capacity", "_dropped", "_enders", "_events", "_listeners", "_most", "_printed", "begin", "history")
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """`capacity`: how many events are held at least."""
         self.history = capacity  # number of events for late readers
         self._capacity = capacity
         self._most = 2 * capacity  # events that the list may hold
+        self.begin = 0  # index of the first event of a reader of all: those before belong to forgotten outputs
         self._dropped = 0  # events that have been cut off
         self._printed = (
             0  # characters, as of `printed_in`, in the events that are held, and perhaps in some that have been dropped
@@ -112,6 +114,25 @@ class EventLog:
         self._capacity = max(history, DEFAULT_CAPACITY)
         self._most = 2 * self._capacity
 
+    def hold(self) -> None:
+        """Drop nothing until `release`, which follows within a turn of the loop."""
+        self._most = _UNBOUNDED
+
+    def settle(self) -> bool:
+        """Release what is held, unless that would take events away from a reader; return whether it was done."""
+        if len(self._events) > self._capacity or self._printed > MAX_PRINTED:
+            return False
+        self._most = 2 * self._capacity
+        return True
+
+    def release(self) -> None:
+        """Drop events again where there are too many, from now on."""
+        self._most = 2 * self._capacity
+        if len(self._events) > self._most:
+            self._cut()
+        if self._printed > MAX_PRINTED:
+            self._cut_printed(MAX_PRINTED // 2)
+
     @property
     def memory(self) -> int:
         """Bytes of memory of the events that are held, without the chunks of output."""
@@ -125,6 +146,8 @@ class EventLog:
     @property
     def first_index(self) -> int:
         """The index of the oldest event still held."""
+        if self._most == _UNBOUNDED:
+            return self._dropped
         return max(self._dropped, self.next_index - self._capacity)
 
     def append(self, event: Event) -> None:
@@ -139,15 +162,16 @@ class EventLog:
     def append_sized(self, event: Log | Metric) -> None:
         """Append printed text or a metric. The oldest events are dropped when there is too much of either."""
         size = printed_in(event)
-        if self._printed + size > MAX_PRINTED:
+        if self._printed + size > MAX_PRINTED and self._most != _UNBOUNDED:
             self._cut_printed(MAX_PRINTED // 2)
         self._printed += size
         self.append(event)
 
     def forget(self) -> None:
-        """Drop all events; a reader that has not read them is told so."""
+        """Drop all events: they belong to outputs that are given back."""
         self._dropped += len(self._events)
         self._events.clear()
+        self.begin = self._dropped
 
     def _cut(self) -> None:
         """Drop the oldest events, but for those that are to be held."""
@@ -193,8 +217,7 @@ class EventLog:
 
     def read(self, start: int) -> list[Event]:
         """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
-        following = self._dropped + len(self._events)
-        first = max(self._dropped, following - self._capacity)
+        following, first = self._dropped + len(self._events), self.first_index
         if start < first:
             raise EventsDroppedError(first - start)
         return self._events[start - following :] if start < following else []
@@ -203,7 +226,7 @@ class EventLog:
         """Return a log with the same events and without listeners."""
         copy = EventLog(self._capacity)
         copy.history, copy._most = self.history, self._most
-        copy._dropped, copy._printed = self._dropped, self._printed
+        copy._dropped, copy._printed, copy.begin = self._dropped, self._printed, self.begin
         copy._events = [*self._events]
         return copy
 

@@ -257,7 +257,7 @@ class ModelCaller:
                     files = () if nested.folder is None else nested.folder.files()
                     nested.port.give(event.chunk, packed=packed, record=record, files=files)
 
-            for event in log.read(0):
+            for event in log.read(log.begin):
                 on_event(event)
             if not prediction.is_terminal:
                 log.listen(on_event)

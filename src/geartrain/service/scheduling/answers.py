@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from geartrain.domain.predictions.caching import CacheSettings
-from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, Log, Metric, Output, Start
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, EventLog, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Answer, Prediction
 from geartrain.service.scheduling.context import TimeLimit
@@ -199,6 +199,11 @@ class SharedRun:
     def has_members(self) -> bool:
         """True if a prediction shares it already."""
         return bool(self._members)
+
+    @property
+    def logs(self) -> tuple[EventLog, ...]:
+        """The logs of the predictions that share it."""
+        return tuple(member.prediction.log for member in self._members)
 
     def add(self, member: Execution) -> None:
         """Have a prediction get what the run has given, and will give."""

@@ -109,11 +109,32 @@ class Call:
             self._since = self._scheduler.context.steady()
         members = self._members
         items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
-        self.permit.worker.run(
-            self.permit.slot,
-            CallInput(self.call_id, items, self._is_prefetched, single_client, self._scheduler.is_apart),
-            self,
-        )
+        call = CallInput(self.call_id, items, self._is_prefetched, single_client, self._scheduler.is_apart)
+        if single_client:
+            self._run_single(call)
+        else:
+            self.permit.worker.run(self.permit.slot, call, self)
+
+    def _run_single(self, call: CallInput) -> None:
+        """Have the worker run the call of a single client, which may be awaited on the spot.
+
+        It may give more meanwhile than a log holds. That is for readers that join in this turn of the loop, once the
+        prediction has been returned to its creator.
+        """
+        first = self._members[0]
+        log, shared = first.prediction.log, first.shared
+        others = () if shared is None else shared.logs
+        log.hold()
+        for other in others:
+            other.hold()
+        try:
+            self.permit.worker.run(self.permit.slot, call, self)
+        finally:
+            if not log.settle():
+                asyncio.get_running_loop().call_soon(log.release)
+            for other in others:
+                if not other.settle():
+                    asyncio.get_running_loop().call_soon(other.release)
 
     def _step(self, wanted: CallState) -> None:
         self.state = TO_CALL_STATE[wanted](self.state)
@@ -212,7 +233,7 @@ class Call:
         if scheduler.is_batching:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
-                member.prediction.apply(size)
+                member.note_size(size)
 
     def _seat_members(self) -> None:
         """Tell the traces of the members where they run, and with whom."""

@@ -51,8 +51,7 @@ class EventStreams:
             raise GeartrainError(Code.TOO_MANY_READERS, "Too many stream subscribers")
         skipped = 0
         try:
-            start = 0 if created else replay_start(prediction)
-            reader = EventReader(prediction, start)  # before the prediction can change
+            reader = EventReader(prediction, None if created else replay_start(prediction))  # before it can change
         except EventsDroppedError as error:
             skipped = error.skipped
             reader = EventReader(prediction, prediction.log.next_index)

@@ -118,15 +118,22 @@ class TextExchange:
             predictions = begin_all(
                 asked, inputs, names=request.names, record=self.record, chat=request.chat, count=request.count
             )
+            run = self._begin(asked, request, predictions)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return
-        run = _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
         self._leave = run.leave
         try:
             await run.answer()
         finally:
             self._leave = None
+
+    def _begin(self, asked: Asked, request: TextRequest, predictions: list[Prediction]) -> _Run:
+        try:
+            return _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
+        except BaseException:
+            forsake_all(asked.deployment, predictions)
+            raise
 
 
 class _Run:
