@@ -10,6 +10,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -121,20 +122,20 @@ class MlflowModel:
         results: list[Any] = [None] * len(requests)
         asked = {}
         for place, request in enumerate(requests):
-            results[place] = found = self._safely(place, request, self._read, request)
+            results[place] = found = self._safely(place, request, partial(self._read, request))
             if isinstance(found, _Asked):
                 asked[place] = found
         outputs = finish(self._shared.answer(list(asked.values())))
         for (place, each), output in zip(asked.items(), outputs, strict=True):
-            make = _raise if isinstance(output, Exception) else each.answer
-            results[place] = self._safely(place, requests[place], make, output)
+            make = partial(_raise if isinstance(output, Exception) else each.answer, output)
+            results[place] = self._safely(place, requests[place], make)
         return results
 
-    def _safely(self, place: int, request: Request | Tensors, make: Callable[[Any], Any], value: Any) -> Any:
+    def _safely(self, place: int, request: Request | Tensors, make: Callable[[], Any]) -> Any:
         """Call `make` for the request in a place of the batch; return its result, or the answer to its exception."""
         with batch_item(place):
             try:
-                return make(value)
+                return make()
             except Exception as error:  # noqa: BLE001 - it is that of one request
                 try:
                     return _refused(request, error)
