@@ -184,7 +184,7 @@ class TensorView:
         """
         if not self.has_tensors and tensors is None:
             return json, None
-        if json == _NO_INPUT and tensors is not None and len(tensors) == 1 == len(self._specs):  # found good before, see `bind`
+        if json == _NO_INPUT and tensors is not None and len(tensors) == 1 == len(self._specs):  # found good before
             (tensor,) = tensors
             if self._checks.sizes.get((tensor.name, tensor.datatype, tensor.shape)) == len(tensor.data):
                 return json, (tensor,)
