@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 from tests.support.clients import asyncio_client
 from tests.support.servers import LiveServer, Serve
+from tests.support.web_server import Server, running_server
 
 if TYPE_CHECKING:
     import httpx
@@ -51,6 +53,12 @@ READS = """
 """
 
 
+@pytest.fixture
+def web() -> Iterator[Server]:
+    with running_server() as web:
+        yield web
+
+
 @pytest_asyncio.fixture
 async def sees(serve: Serve) -> AsyncIterator[LiveServer]:
     async with serve(SEES) as server:
@@ -69,9 +77,11 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-async def ask(server: LiveServer, *content: dict[str, Any], path: str = "/v1/chat/completions") -> httpx.Response:
+async def ask(
+    server: LiveServer, *content: dict[str, Any], path: str = "/v1/chat/completions", **more: Any
+) -> httpx.Response:
     key = "input" if path == "/v1/responses" else "messages"
-    body = {"model": "model", key: [{"role": "user", "content": [*content]}]}
+    body = {"model": "model", key: [{"role": "user", "content": [*content]}], **more}
     async with asyncio_client(server.url) as client:
         return await client.post(path, json=body)
 
@@ -100,6 +110,55 @@ async def test_other_apis_have_them_too(sees: LiveServer) -> None:
 async def test_large_pictures(sees: LiveServer) -> None:
     images = [picture(data("x" * size)) for size in (5_000_000, 70_000, 3)]
     assert text_of(await ask(sees, words("large"), *images)) == "large|5000000,70000,3|"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_pictures_of_the_web_are_fetched(sees: LiveServer, web: Server, path: str) -> None:
+    url = web.serve("/cat.png", b"c" * 300_000)
+    part: dict[str, Any] = {
+        "/v1/chat/completions": picture(url),
+        "/v1/responses": {"type": "input_image", "image_url": url},
+        "/v1/messages": {"type": "image", "source": {"type": "url", "url": url}},
+    }[path]
+    text = {"type": "input_text", "text": "see"} if path == "/v1/responses" else words("see")
+    limit = {"max_tokens": 9} if path == "/v1/messages" else {}
+    response = await ask(sees, text, part, path=path, **limit)
+    assert response.status_code == 200, response.text
+    assert "see|300000|" in response.text
+    assert [(one.method, one.path) for one in web.received] == [("GET", "/cat.png")]
+
+
+async def test_picture_of_the_web_that_is_not_there(sees: LiveServer, web: Server) -> None:
+    url = f"http://127.0.0.1:{web.server_address[1]}/nothing.png"
+    refused = await ask(sees, words("see"), picture(url))
+    assert refused.status_code == 500
+    assert refused.json()["error"]["code"] == "run_failed"
+    assert "404" in refused.json()["error"]["message"]
+    assert refused.headers["x-should-retry"] == "false"
+
+
+async def test_private_addresses_are_not_fetched(serve: Serve, web: Server) -> None:
+    url = web.serve("/secret.png", b"secret")
+    async with serve(SEES, allow_private_urls=False) as server:
+        refused = await ask(server, words("see"), picture(url))
+        assert refused.status_code >= 400
+        assert "secret" not in refused.json()["error"]["message"].replace("secret.png", "")
+    assert web.received == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("size", [3, 300_000])
+async def test_each_choice_gets_the_pictures(sees: LiveServer, size: int, stream: bool) -> None:
+    response = await ask(sees, words("a"), picture(data("x" * size)), picture(data("y")), n=3, stream=stream)
+    assert response.status_code == 200, response.text
+    if not stream:
+        assert [each["message"]["content"] for each in response.json()["choices"]] == [f"a|{size},1|"] * 3
+        return
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    said = {0: "", 1: "", 2: ""}
+    for choice in (each for line in lines for each in json.loads(line)["choices"]):
+        said[choice["index"]] += choice["delta"].get("content", "")
+    assert said == dict.fromkeys(range(3), f"a|{size},1|")
 
 
 async def test_messages_keep_the_places_of_files(serve: Serve) -> None:

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from geartrain.bridge.channels import ControlChannel
-from geartrain.bridge.child import ChildWorker, Launch
+from geartrain.bridge.child import ChildWorker, Launch, SetupError
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import ModelCallPort, WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
@@ -137,6 +138,39 @@ async def test_worker_that_inspects_may_have_ended_before_it_is_heard(
         info = await worker.start()
     await worker.stop(LIMIT)
     assert (info.slots, told.infos) == (3, [info])
+    assert not leftovers(folder)
+
+
+class Unable(Told):
+    """A server that cannot serve the model."""
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        raise ValueError(f"no place for {info.slots} slots")
+
+
+async def test_setup_fails_if_the_server_cannot_take_the_model(folder: Path, setup_gate: Gate) -> None:
+    path = Path(slow_setup.__file__)
+    launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3)
+    worker = ChildWorker(launch, Unable())
+    with pytest.raises(SetupError, match="the server cannot serve the model: no place for 3 slots"):
+        async with asyncio.timeout(LIMIT):
+            await worker.start()
+    setup_gate.open()
+    await worker.stop(LIMIT)
+    assert not leftovers(folder)
+
+
+async def test_setup_fails_if_the_worker_sends_no_messages(
+    folder: Path, setup_gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geartrain.bridge.channels.decode_control_to_parent", msgspec.json.decode)
+    path = Path(slow_setup.__file__)
+    worker = ChildWorker(Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}), Told())
+    with pytest.raises(SetupError, match="the worker's message could not be read"):
+        async with asyncio.timeout(LIMIT):
+            await worker.start()
+    setup_gate.open()
+    await worker.stop(LIMIT)
     assert not leftovers(folder)
 
 

@@ -52,6 +52,26 @@ DEADLY = """
                 os._exit(3)
             return [each + 1 for each in x]
     """
+MIXED = """
+    from geartrain import batch_item, batched, current_scope
+
+    class Runner:
+        @batched(max_size=32)
+        def run(self, x: list[int]) -> list[int]:
+            for place, each in enumerate(x):
+                with batch_item(place):
+                    if each % 10 == 2:
+                        print("a print")
+                    if each % 10 == 3:
+                        current_scope().record_metric("tokens.completion", 7)
+            return [ValueError("an item") if each % 10 == 1 else each + 1 for each in x]
+    """
+STREAM = """
+    from collections.abc import Iterator
+
+    def run(n: int) -> Iterator[int]:
+        yield from range(n)
+    """
 PICTURE = """
     from geartrain import BaseRunner, Path
 
@@ -343,6 +363,27 @@ def test_a_row_that_kills_its_worker_is_an_error_and_the_rest_goes_on(batch: Bat
     assert [row.get("output") for row in found] == [None if n == 13 else n + 1 for n in range(60)]
     assert found[13]["error"].startswith("Worker crashed")
     assert done.returncode == 0
+
+
+def test_rows_of_a_call_that_fail_print_or_record_leave_the_others_as_they_are(
+    batch: Batch, tmp_path: pathlib.Path
+) -> None:
+    write_model(tmp_path / "m", MIXED)
+    done = batch("m", write_lines(tmp_path / "in.jsonl", [{"x": n} for n in range(200)]), "-o", "out.jsonl")
+    summary = json.loads(done.stderr.splitlines()[-1])
+    found = read_lines(tmp_path / "out.jsonl")
+    assert [row["row"] for row in found] == [*range(200)]
+    assert [row.get("output", row.get("error")) for row in found] == [
+        "ValueError: an item" if n % 10 == 1 else n + 1 for n in range(200)
+    ]
+    assert summary["errors"] == 20
+    assert summary["tokens"] == {"completion": 7 * 20}
+
+
+def test_what_a_model_yields_is_the_list_of_it(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", STREAM)
+    done = batch("m", write_lines(tmp_path / "in.jsonl", [{"n": n} for n in range(5)]), "--keep", "n")
+    assert read_lines(done.stdout) == [{"row": n, "n": n, "output": [*range(n)]} for n in range(5)]
 
 
 @pytest.mark.parametrize(

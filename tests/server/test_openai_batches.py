@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -433,6 +434,40 @@ BATCHED = """
                 sizes.write(f"{len(texts)}\\n")
             return [[float(len(text))] for text in texts]
 """
+
+
+SEES = """
+    from geartrain import BaseRunner, Path
+
+    class Runner(BaseRunner):
+        def run(self, prompt: str, images: list[Path] = []) -> str:
+            return f"{prompt} {[image.stat().st_size for image in images]}"
+"""
+
+
+async def test_lines_have_pictures(serve: Serve, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", SEES)
+    chats: Any = "/v1/chat/completions"
+
+    def asked(custom_id: str, *sizes: int) -> dict[str, Any]:
+        urls = [f"data:image/png;base64,{b64encode(bytes(size)).decode()}" for size in sizes]
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        messages = [{"role": "user", "content": [{"type": "text", "text": custom_id}, *parts]}]
+        body = {"model": "model", "messages": messages}
+        return {"custom_id": custom_id, "method": "POST", "url": chats, "body": body}
+
+    wrong = asked("wrong")
+    wrong["body"]["messages"][0]["content"].append({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}})
+    lines = [asked("none"), asked("small", 3, 4), asked("large", 3_000_000), wrong]
+    store = StoreOptions(url=f"sqlite:///{tmp_path}/store.db")
+    async with serve(folder, store=store) as server, client_of(server.url) as client:
+        ended = await until(client, (await begin(client, jsonl(*lines), endpoint=chats)).id)
+        output = await content(client, ended.output_file_id)
+        [failed] = await content(client, ended.error_file_id)
+    said = [each["response"]["body"]["choices"][0]["message"]["content"] for each in output]
+    assert said == ["none []", "small [3, 4]", "large [3000000]"]
+    assert (failed["custom_id"], failed["response"]["status_code"]) == ("wrong", 400)
+    assert "no http:, https: or data: URL" in failed["response"]["body"]["error"]["message"]
 
 
 async def test_lines_share_batches_of_the_model_and_few_are_asked_at_once(

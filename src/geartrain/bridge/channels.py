@@ -178,10 +178,18 @@ class ControlChannel:
     stays in a buffer here.
     """
 
-    def __init__(self, sock: socket.socket, on_message: Callable[[ControlToParent], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[ControlToParent], None],
+        *,
+        on_garbage: Callable[[str], None],
+    ) -> None:
+        """`on_garbage` hears, as a sentence, that something has come that is no message; nothing more is read then."""
         sock.setblocking(False)
         self._socket = sock
         self._on_message = on_message
+        self._on_garbage = on_garbage
         self._reader = FrameReader()
         self._unsent = bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -242,8 +250,9 @@ class ControlChannel:
             for payload in self._reader.feed(data):
                 self._on_message(decode_control_to_parent(payload))
         except (FrameError, ValueError):  # msgspec's errors are ValueErrors
-            logger.exception("the control channel carried nonsense; closing it")
+            logger.exception("the control channel carried something that is no message; closing it")
             self._stop_reading()
+            self._on_garbage("the worker's message could not be read")
             return False
         return True
 

@@ -186,7 +186,7 @@ class ChildWorker:
             before_end=self._output.pipes.drain,
             on_setup_call=observer.on_model_call,
         )
-        self._control = ControlChannel(self._process.control, self._on_control)
+        self._control = ControlChannel(self._process.control, self._on_control, on_garbage=self.kill)
         self._output.pipes.before_read = self._control.drain  # until setup is over
         debugging = msgspec.structs.replace(launch.debugging, terminal=terminal)
         self._control.send(_init_of(launch, self._slots, debugging))
@@ -332,7 +332,12 @@ class ChildWorker:
         )
         self._slots.add(len(message.slots), shares_memory=message.shares_memory)
         self._setup.infos.append(info)
-        self._observer.on_loaded(info)
+        try:
+            self._observer.on_loaded(info)
+        except Exception as error:  # a fault of the server: without an end, the worker would stay without requests
+            logger.exception("a loaded model could not be taken")
+            self.kill(f"the server cannot serve the model: {error}")
+            return
         if self._setup.inspects:
             self._setup.succeed()
 

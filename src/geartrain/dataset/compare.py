@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ import msgspec
 from geartrain.dataset.columns import Row
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.results import Result
-from geartrain.dataset.runs import OnResult, Runs
+from geartrain.dataset.runs import OnResults, Runs
 from geartrain.domain.signature.types import OutputSpec, RecordField, Signature, TypeSpec
 
 Metric = Callable[[Any, Any], float]
@@ -54,11 +54,11 @@ class PairRuns:
         for runs in self._runs:
             runs.on_fault = receive
 
-    async def begin(self, row: Row, on_result: OnResult) -> None:
-        """Begin a row with both; see `Runs`."""
-        pair = _Pair(self, row, on_result)
+    async def begin(self, rows: Sequence[Row], on_results: OnResults) -> None:
+        """Begin rows with both; see `Runs`."""
+        pairs = _Pairs(self, rows, on_results)
         for at, runs in enumerate(self._runs):
-            await runs.begin(row, partial(pair.add, at))
+            await runs.begin(rows, partial(pairs.add, at))
 
     async def wait_all(self) -> None:
         """Wait until no row is on its way."""
@@ -91,21 +91,28 @@ class PairRuns:
         return Result(row.number, row.kept, _encode(members), "", first.run_time + second.run_time, first.metrics)
 
 
-class _Pair:
-    """The two results of a row."""
+class _Pairs:
+    """The two results of each row."""
 
-    def __init__(self, owner: PairRuns, row: Row, on_result: OnResult) -> None:
+    def __init__(self, owner: PairRuns, rows: Sequence[Row], on_results: OnResults) -> None:
         self._owner = owner
-        self._row = row
-        self._on_result = on_result
-        self._results: list[Result | None] = [None, None]
+        self._rows = {row.number: row for row in rows}
+        self._on_results = on_results
+        self._first: tuple[dict[int, Result], ...] = ({}, {})  # results that wait for those of the other model
 
-    def add(self, at: int, result: Result) -> None:
-        """Take one; with the other, the row has its result."""
-        self._results[at] = result
-        first, second = self._results
-        if first is not None and second is not None:
-            self._on_result(self._owner.joined(self._row, first, second))
+    def add(self, at: int, results: list[Result]) -> None:
+        """Take results of one model; a row that the other one has run has its result."""
+        own, others = self._first[at], self._first[1 - at]
+        joined: list[Result] = []
+        for result in results:
+            other = others.pop(result.number, None)
+            if other is None:
+                own[result.number] = result
+                continue
+            first, second = (other, result) if at else (result, other)
+            joined.append(self._owner.joined(self._rows.pop(result.number), first, second))
+        if joined:
+            self._on_results(joined)
 
 
 class Agreement:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Final, NamedTuple
 
 from geartrain.dataset.columns import Columns, Row
@@ -48,12 +49,13 @@ class _OnTheirWay:
 
     def add(self, row: Row) -> None:
         """Count a row that begins."""
-        self._sizes[row.number] = len(row.input)
-        self.bytes += len(row.input)
+        size = self._sizes[row.number] = len(row.input)
+        self.bytes += size
 
-    def remove(self, number: int) -> None:
-        """Count a row that has its result; one that never began is ignored."""
-        self.bytes -= self._sizes.pop(number, 0)
+    def remove(self, results: list[Result]) -> None:
+        """Count rows that have their results; those that never began are ignored."""
+        pop = self._sizes.pop
+        self.bytes -= sum([pop(result.number, 0) for result in results])
 
 
 class _InOrder:
@@ -66,15 +68,22 @@ class _InOrder:
         self.ready: list[Result] = []
         self.bytes = 0  # of all outputs
 
-    def add(self, result: Result) -> bool:
-        """Take a result; return True if there are more that are ready."""
-        self._early[result.number] = result
-        self.bytes += len(result.output or b"")
-        before = len(self.ready)
-        while (found := self._early.pop(self._following, None)) is not None:
-            self.ready.append(found)
-            self._following += 1
-        return len(self.ready) > before
+    def add(self, results: list[Result]) -> bool:
+        """Take results; return True if there are more that are ready."""
+        early, ready, following = self._early, self.ready, self._following
+        before = len(ready)
+        for result in results:
+            self.bytes += len(result.output or b"")
+            if result.number != following:
+                early[result.number] = result
+                continue
+            ready.append(result)
+            following += 1
+            while early and (found := early.pop(following, None)) is not None:
+                ready.append(found)
+                following += 1
+        self._following = following
+        return len(ready) > before
 
     def take(self) -> list[Result]:
         """Return the results that are ready, which `written` has to follow."""
@@ -176,11 +185,28 @@ class Engine:
             self._has_ready.set()
 
     async def _begin_all(self, rows: list[Row]) -> None:
-        for row in rows:
+        """Begin rows, as many at a time as there is room for."""
+        begun = 0
+        while begun < len(rows):
             await self._wait_for_room()
             if self._is_stopping:
                 return
-            await self._begin(row)
+            good: list[Row] = []
+            faulty: list[Result] = []
+            for row in islice(rows, begun, None):
+                if (good or faulty) and self._is_full():
+                    break
+                begun += 1
+                self._unwritten += 1
+                if row.fault:
+                    faulty.append(Result(row.number, row.kept, error=row.fault))
+                else:
+                    self._running.add(row)
+                    good.append(row)
+            if faulty:
+                self._on_results(faulty)
+            if good:
+                await self._runs.begin(good, self._on_results)
 
     def _chunks(self) -> Iterator[list[Row]]:
         """Give rows in lists. Blocks."""
@@ -194,14 +220,6 @@ class Engine:
             number += len(records)
             if left == 0:
                 return
-
-    async def _begin(self, row: Row) -> None:
-        self._unwritten += 1
-        if row.fault:
-            self._on_result(Result(row.number, row.kept, error=row.fault))
-            return
-        self._running.add(row)
-        await self._runs.begin(row, self._on_result)
 
     async def _wait_for_room(self) -> None:
         while not self._is_stopping and self._is_full():
@@ -229,9 +247,9 @@ class Engine:
 
     # out
 
-    def _on_result(self, result: Result) -> None:
-        self._running.remove(result.number)
-        if self._results.add(result):
+    def _on_results(self, results: list[Result]) -> None:
+        self._running.remove(results)
+        if self._results.add(results):
             if len(self._results.ready) >= _WRITE:
                 self._has_ready.set()
             elif not self._is_due:

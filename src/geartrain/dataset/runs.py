@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -16,17 +17,21 @@ from geartrain.domain.predictions.calls import WORKER_CRASHED
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.signature.types import Signature
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.rows import begin_rows, takes_rows
+from geartrain.service.scheduling.rows import RowListener
 
 if TYPE_CHECKING:
     from geartrain.client.async_client import AsyncModel
 
 MOST_TRIES: Final = 3  # of a row that kills its worker
 _PAUSE: Final = 0.02  # seconds between two looks at a worker that is started again
+_LATER: Final = frozenset({Code.NOT_READY, Code.AT_CAPACITY, Code.QUEUE_FULL})
 _GONE: Final = frozenset({Health.DEFUNCT, Health.SETUP_FAILED})
 
-OnResult = Callable[[Result], None]
+OnResults = Callable[[list[Result]], None]
 
 
 class Runs(Protocol):
@@ -38,8 +43,8 @@ class Runs(Protocol):
     on_fault: Callable[[Exception], None]
     """Called with whatever keeps all further rows from being run."""
 
-    async def begin(self, row: Row, on_result: OnResult) -> None:
-        """Begin a row, and call `on_result` at its end. Waits until there is a place for it."""
+    async def begin(self, rows: Sequence[Row], on_results: OnResults) -> None:
+        """Begin rows, and call `on_results` as they end, with some at a time. Waits until there is a place for them."""
 
     async def wait_all(self) -> None:
         """Wait until no row is on its way."""
@@ -62,104 +67,151 @@ class LocalRuns:
         self.window = window or max(64, 4 * at_once)
         self.on_fault: Callable[[Exception], None] = _ignore
         self._deployment = deployment
-        self._live: set[Prediction] = set()
-        self._suspects: list[tuple[Row, OnResult, int]] = []  # with the number of their tries
+        self._left = 0  # rows on their way
+        self._suspects: list[tuple[Row, OnResults, int]] = []  # with the number of their tries
         self._retrying: asyncio.Task[None] | None = None
         self._none_left: asyncio.Future[None] | None = None
 
-    async def begin(self, row: Row, on_result: OnResult) -> None:
-        """Begin a row; see `Runs`."""
+    async def begin(self, rows: Sequence[Row], on_results: OnResults) -> None:
+        """Begin rows; see `Runs`."""
         if self._retrying is not None:
             await self._retrying
-        await self._begin(row, on_result, 1)
+        await self._begin(rows, on_results, 1)
 
     async def wait_all(self) -> None:
         """Wait until no row is on its way."""
-        await self._wait_live()
+        await self._wait_none_left()
         while self._retrying is not None:
             await self._retrying
 
     def cancel_waiting(self) -> None:
         """Cancel predictions that wait for a slot, and run no row again."""
         self._suspects.clear()
-        for prediction in tuple(self._live):
-            if prediction.status is Status.STARTING:
-                execution = self._deployment.predictions.live.get(prediction.id)
-                if execution is not None:
-                    execution.cancel()
+        for execution in tuple(self._deployment.executions.live):
+            if execution.prediction.status is Status.STARTING:
+                execution.cancel()
 
     def batch_sizes(self) -> dict[int, int]:
         """Return the runs by the number of their rows; none of a model that takes no batches."""
         batches = self._deployment.scheduler.context.counts.batches
         return {rows: count.runs for rows, count in batches.items()}
 
-    async def _begin(self, row: Row, on_result: OnResult, tries: int) -> None:
-        prediction = await self._create(row, on_result)
-        if prediction is None:
+    async def _begin(self, rows: Sequence[Row], on_results: OnResults, tries: int) -> None:
+        ends = _Ends(self, on_results, tries)
+        self._left += len(rows)
+        if takes_rows(self._deployment):
+            pairs = [(row, row.input) for row in rows]
+            await self._when_ready(lambda: begin_rows(self._deployment, pairs, ends, queue=2 * self.window), len(rows))
             return
-        self._live.add(prediction)
+        for row in rows:
+            await self._when_ready(partial(self._create, row, ends), 1)
 
-        def on_end() -> None:
-            self._live.discard(prediction)
-            self._on_end(row, prediction, on_result, tries=tries)
-            if not self._live and self._none_left is not None:
-                self._none_left.set_result(None)
-                self._none_left = None
-
-        if prediction.is_terminal:
-            on_end()
-        else:
-            prediction.log.listen_for_end(on_end)
-
-    async def _create(self, row: Row, on_result: OnResult) -> Prediction | None:
-        """Create the prediction of a row, None for one that the model does not take.
-
-        Raises `GeartrainError` where no worker will come back.
-        """
+    async def _when_ready(self, begin: Callable[[], None], count: int) -> None:
+        """Begin so many rows as soon as there is a worker. Raises `GeartrainError` where none will come back."""
         while True:
             try:
-                return self._deployment.create(NewPrediction(input=row.input, queue=2 * self.window))
+                begin()
             except GeartrainError as error:
-                if error.code is Code.NOT_READY and self._deployment.workers.health not in _GONE:
-                    await asyncio.sleep(_PAUSE)  # a worker that has died is started again
-                    continue
-                if error.code in {Code.NOT_READY, Code.SHUTTING_DOWN}:
+                is_gone = error.code is Code.NOT_READY and self._deployment.workers.health in _GONE
+                if is_gone or error.code not in _LATER:
+                    self.end(count)
                     raise
-                sentences = [field.sentence for field in error.fields]
-                on_result(Result(row.number, row.kept, error="; ".join(sentences) or error.message))
-                return None
+                await asyncio.sleep(_PAUSE)  # a worker that has died is started again
+            else:
+                return
 
-    def _on_end(self, row: Row, prediction: Prediction, on_result: OnResult, *, tries: int) -> None:
-        error = prediction.error or ""
-        if error.startswith(WORKER_CRASHED) and tries < MOST_TRIES:
-            self._suspects.append((row, on_result, tries + 1))
-            if self._retrying is None:
-                self._retrying = asyncio.ensure_future(self._run_suspects())
+    def _create(self, row: Row, ends: _Ends) -> None:
+        """Create the prediction of a row."""
+        try:
+            prediction = self._deployment.create(NewPrediction(input=row.input, queue=2 * self.window))
+        except GeartrainError as error:
+            if error.code in {Code.NOT_READY, Code.SHUTTING_DOWN}:
+                raise
+            ends.on_refused(row, error)
             return
-        run_time = prediction.predict_time or 0.0
-        if prediction.status is Status.SUCCEEDED:
-            on_result(Result(row.number, row.kept, prediction.output, "", run_time, prediction.metrics))
-        elif prediction.status is Status.FAILED:
-            on_result(Result(row.number, row.kept, error=error or "The run failed.", run_time=run_time))
+        if prediction.is_terminal:
+            ends.on_prediction(row, prediction)
+        else:
+            prediction.log.listen_for_end(partial(ends.on_prediction, row, prediction))
+
+    def retry(self, row: Row, on_results: OnResults, tries: int) -> None:
+        """Run a row again that may have killed its worker, when nothing else is on its way."""
+        self._suspects.append((row, on_results, tries))
+        if self._retrying is None:
+            self._retrying = asyncio.ensure_future(self._run_suspects())
+
+    def end(self, count: int) -> None:
+        """Note that so many rows are on their way no more."""
+        self._left -= count
+        if not self._left and self._none_left is not None:
+            self._none_left.set_result(None)
+            self._none_left = None
 
     async def _run_suspects(self) -> None:
         """Run each row that may have killed a worker, with nothing beside it."""
         try:
             while True:
-                await self._wait_live()
+                await self._wait_none_left()
                 if not self._suspects:
                     return
-                await self._begin(*self._suspects.pop(0))
+                row, on_results, tries = self._suspects.pop(0)
+                await self._begin([row], on_results, tries)
         except GeartrainError as error:
             self.on_fault(error)
         finally:
             self._retrying = None
 
-    async def _wait_live(self) -> None:
-        while self._live:
+    async def _wait_none_left(self) -> None:
+        while self._left:
             if self._none_left is None:
                 self._none_left = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._none_left)  # two may wait
+
+
+class _Ends(RowListener):
+    """Receives the ends of rows that have begun together, and passes on the results of each turn of the loop."""
+
+    def __init__(self, runs: LocalRuns, on_results: OnResults, tries: int) -> None:
+        self._runs = runs
+        self._on_results = on_results
+        self._tries = tries
+        self._results: list[Result] = []
+        self._ended = 0  # rows since results were passed on
+
+    def on_output(self, row: Row, output: Buffer, predict_time: float) -> None:
+        """See `RowListener`."""
+        self._results.append(Result(row.number, row.kept, output, "", predict_time))
+        self._end()
+
+    def on_prediction(self, row: Row, prediction: Prediction) -> None:
+        """See `RowListener`."""
+        error, run_time = prediction.error or "", prediction.predict_time or 0.0
+        if error.startswith(WORKER_CRASHED) and self._tries < MOST_TRIES:
+            self._runs.retry(row, self._on_results, self._tries + 1)
+        elif prediction.status is Status.SUCCEEDED:
+            output, metrics = prediction.output, prediction.metrics
+            self._results.append(Result(row.number, row.kept, output, "", run_time, metrics))
+        elif prediction.status is Status.FAILED:
+            self._results.append(Result(row.number, row.kept, error=error or "The run failed.", run_time=run_time))
+        self._end()
+
+    def on_refused(self, row: Row, error: GeartrainError) -> None:
+        """See `RowListener`."""
+        sentences = [field.sentence for field in error.fields]
+        self._results.append(Result(row.number, row.kept, error="; ".join(sentences) or error.message))
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._pass_on)
+        self._ended += 1
+
+    def _pass_on(self) -> None:
+        results, self._results = self._results, []
+        ended, self._ended = self._ended, 0
+        if results:
+            self._on_results(results)
+        self._runs.end(ended)
 
 
 class RemoteRuns:
@@ -174,13 +226,14 @@ class RemoteRuns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_failed = False
 
-    async def begin(self, row: Row, on_result: OnResult) -> None:
-        """Begin a row; see `Runs`."""
-        while len(self._tasks) >= self.window:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.ensure_future(self._run(row, on_result))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def begin(self, rows: Sequence[Row], on_results: OnResults) -> None:
+        """Begin rows; see `Runs`."""
+        for row in rows:
+            while len(self._tasks) >= self.window:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.ensure_future(self._run(row, on_results))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def wait_all(self) -> None:
         """Wait until no row is on its way."""
@@ -192,7 +245,7 @@ class RemoteRuns:
         for task in self._tasks:
             task.cancel()
 
-    async def _run(self, row: Row, on_result: OnResult) -> None:
+    async def _run(self, row: Row, on_results: OnResults) -> None:
         inputs = msgspec.json.decode(row.input)
         while not self._has_failed:
             try:
@@ -201,7 +254,7 @@ class RemoteRuns:
                 await asyncio.sleep(busy.retry_after)
                 continue
             except InvalidInputError as error:
-                on_result(Result(row.number, row.kept, error="; ".join(str(error).splitlines())))
+                on_results([Result(row.number, row.kept, error="; ".join(str(error).splitlines()))])
             except ClientError as error:
                 self._has_failed = True
                 self.on_fault(error)
@@ -209,9 +262,9 @@ class RemoteRuns:
                 run_time = float(prediction.metrics.get("predict_time") or 0.0)
                 if prediction.status == "succeeded":
                     output = msgspec.json.encode(prediction.output, enc_hook=str)
-                    on_result(Result(row.number, row.kept, output, "", run_time, prediction.metrics))
+                    on_results([Result(row.number, row.kept, output, "", run_time, prediction.metrics)])
                 else:
-                    on_result(Result(row.number, row.kept, error=prediction.error or "The prediction was canceled."))
+                    on_results([Result(row.number, row.kept, error=prediction.error or "The prediction was canceled.")])
             return
 
 

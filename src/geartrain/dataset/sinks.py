@@ -296,12 +296,12 @@ class Lines(Sink):
         for result in results:
             if result.error and self._errors == "skip":
                 continue
-            line: dict[str, Any] = {"row": result.number, **result.kept}
             if result.error:
-                line["error"] = result.error
-            else:
-                line["output"] = msgspec.Raw(self._files.saved(result) or b"null")
-            lines += _encode(line) + b"\n"
+                lines += _encode({"row": result.number, **result.kept, "error": result.error}) + b"\n"
+                continue
+            # Joined by hand, as the output is JSON already: an encoder takes 1 µs more, 5 % of a row.
+            kept = _encode(result.kept)[1:-1] + b"," if result.kept else b""
+            lines += b'{"row":%d,%b"output":%b}\n' % (result.number, kept, self._files.saved(result) or b"null")
         self._target.write(bytes(lines))
         if self._state is not None and results:
             manifest = self._state[1]

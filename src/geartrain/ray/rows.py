@@ -124,23 +124,30 @@ class RowWorker:
         done = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
 
-        def on_result(result: Result) -> None:
+        def on_results(ended: list[Result]) -> None:
             nonlocal left
-            self._room.release()
-            results[result.number] = result
-            left -= 1
+            for result in ended:
+                self._room.release()
+                results[result.number] = result
+            left -= len(ended)
             if not left and not done.done():
                 done.set_result(None)
 
         try:
+            good: list[Row] = []  # that have a place, and have not begun
             for row in self._rows(batch):
+                if self._room.locked() and good:
+                    await self._runs.begin(good, on_results)
+                    good = []
                 await self._room.acquire()
                 if self._fault is not None:
                     raise self._fault
                 if row.fault:
-                    on_result(Result(row.number, {}, error=row.fault))
+                    on_results([Result(row.number, {}, error=row.fault)])
                 else:
-                    await self._runs.begin(row, on_result)
+                    good.append(row)
+            if good:
+                await self._runs.begin(good, on_results)
             if left:
                 await done
         finally:

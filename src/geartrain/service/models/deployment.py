@@ -189,7 +189,7 @@ class Deployment:
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
-        self._answers: Answers | None = None
+        self.answers: Answers | None = None  # that are kept
         self._restoring: asyncio.Task[None] | None = None
         self._settling: list[asyncio.Future[None]] = []  # of those who wait for another health
         self._admission: Admission | None = None
@@ -239,8 +239,8 @@ class Deployment:
         if not await self.executions.drain(grace):
             self.executions.cancel_all()
             await self.executions.drain(STOP_GRACE)
-        if self._answers is not None:
-            self._answers.clear()  # the deployment itself may be referred to for a while
+        if self.answers is not None:
+            self.answers.clear()  # the deployment itself may be referred to for a while
         if self._restoring is not None:
             self._restoring.cancel()
             await asyncio.wait((self._restoring,))
@@ -289,8 +289,8 @@ class Deployment:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
         echo = admission.echo(new) if admission.secrets else new.input
-        if self._answers is not None and values is None:
-            found = create_cached(self, self._answers, new, echo=echo)
+        if self.answers is not None and values is None:
+            found = create_cached(self, self.answers, new, echo=echo)
             if found is not None:
                 return found
         execution = self.admit(new, echo, Execution)
@@ -299,7 +299,7 @@ class Deployment:
             if values is None:
                 self.scheduler.submit(execution)
             else:
-                execution.prepare(values, new.attachments, after_files(self, self._answers, new))
+                execution.prepare(values, new.attachments, after_files(self, self.answers, new))
             if new.webhook is not None:
                 with telling(self.scheduler.context.traces, new.request):
                     self.webhooks().follow(execution.prediction, new.webhook)
@@ -361,7 +361,8 @@ class Deployment:
     def _on_over(self, execution: Execution) -> None:
         if execution.shared is not None and execution.delivery is not None and execution.delivery.leads_elsewhere:
             execution.shared.leads_elsewhere = True
-        self.predictions.remove(execution)
+        if execution.is_listed:
+            self.predictions.remove(execution)
         executions = self.executions
         executions.live.discard(execution)
         if executions.is_awaited and not executions.live:
@@ -454,13 +455,13 @@ class Deployment:
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
-        self._answers = self._keep_answers(effective_cache(self.settings.cache, info.cache))
+        self.answers = self._keep_answers(effective_cache(self.settings.cache, info.cache))
         self.scheduler.configure(info)
         self.loaded.set()
 
     def _keep_answers(self, cache: CacheSettings | None) -> Answers | None:
-        if self._answers is not None:
-            self._answers.clear()
+        if self.answers is not None:
+            self.answers.clear()
         if cache is None:
             return None
         settings, clock = self.settings, self.scheduler.context.steady

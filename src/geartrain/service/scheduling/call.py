@@ -233,7 +233,7 @@ class Call:
         if scheduler.is_batching:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
-                member.prediction.apply(size)
+                member.note_size(size)
 
     def _seat_members(self) -> None:
         """Tell the traces of the members where they run, and with whom."""

@@ -51,6 +51,7 @@ _SHARING = _S.SHARING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
 _BEGUN = frozenset({_S.RUNNING, _S.CANCELING, _S.CLOSING})
 _to_assigned, _to_running, _to_over = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
+_to_waiting, _to_prefetched = TO_EXECUTION_STATE[_WAITING], TO_EXECUTION_STATE[_PREFETCHED]
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -118,9 +119,14 @@ class Execution:
         "trace",
     )
 
+    is_listed = True  # in the table of predictions, by its id
+
     def __init__(self, scheduler: Scheduler, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
         self.prediction = prediction
         self.record = prediction.record
+        self._set_up(scheduler, item, ticket)
+
+    def _set_up(self, scheduler: Scheduler, item: ItemInput, ticket: Ticket) -> None:
         self.item = item
         self.ticket = ticket
         self.state = _ADMITTED
@@ -210,7 +216,10 @@ class Execution:
 
     def wait(self) -> None:
         """Wait in the queue."""
-        self._step(_WAITING)
+        before = self.state
+        self.state = _to_waiting(before)
+        if before not in _WITHOUT_SLOT:
+            self._scheduler.waiting += 1
 
     def share(self, run: SharedRun) -> None:
         """Get the answer of another run."""
@@ -233,10 +242,12 @@ class Execution:
     def assign(self, call: Call, *, prefetched: bool) -> None:
         """Make this prediction a member of a call, which has a slot or is `prefetched`."""
         self._call = call
-        if prefetched:
-            self._step(_PREFETCHED)
-            return
         before = self.state
+        if prefetched:
+            self.state = _to_prefetched(before)
+            if before not in _WITHOUT_SLOT:
+                self._scheduler.waiting += 1
+            return
         self.state = _to_assigned(before)
         if before in _WITHOUT_SLOT:
             self._scheduler.waiting -= 1
@@ -361,10 +372,17 @@ class Execution:
         self.state = _to_running(before)
         if before is _PREFETCHED:
             scheduler.waiting -= 1
-        self.prediction.start(at)
+        self._start(at)
         limit = scheduler.context.run_timeout
         if limit is not None:
             self._bound(limit)
+
+    def _start(self, at: float) -> None:
+        self.prediction.start(at)
+
+    def note_size(self, size: Metric) -> None:
+        """Note the size of the call, which has begun."""
+        self.prediction.apply(size)
 
     def begin_cancel(self) -> None:
         """Note that the run has been asked to stop, and that its end is awaited."""

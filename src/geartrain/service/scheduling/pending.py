@@ -180,12 +180,16 @@ class Pending:
                 return members
         return []
 
-    def take_full(self, others: int) -> list[Execution]:
-        """Return a call that nothing could be added to, and that is light enough to be handed to a busy worker.
+    def take_full(self) -> list[Execution]:
+        """Return a call that nothing could be added to, and that is light enough to be handed to a busy worker."""
+        return self.queue.take_full(only=lambda execution: self.is_light(execution, 0))
+
+    def take_light(self, number: int, others: int) -> list[Execution]:
+        """Return so many of the next ones, up to the first that is not light: each has a call of its own.
 
         `others`: see `is_light`.
         """
-        return self.queue.take_full(only=lambda execution: self.is_light(execution, others))
+        return self.queue.take_several(number, only=lambda execution: self.is_light(execution, others))
 
     def is_light(self, execution: Execution, others: int) -> bool:
         """True if a call of its like may go through a socket. What is heavier travels in memory that is in use.

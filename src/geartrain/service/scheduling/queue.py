@@ -9,6 +9,7 @@ import abc
 import heapq
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from math import inf
 from typing import Final, Generic, TypeVar
 
@@ -59,6 +60,13 @@ class CallQueue(abc.ABC, Generic[T]):
 
         `only`: if this holds for the one that has waited longest.
         """
+
+    def take_several(self, number: int, *, only: Callable[[T], bool]) -> list[T]:  # noqa: ARG002 - of others
+        """Return the next requests, at most `number`, up to the first that `only` refuses.
+
+        Each gets a call of its own. Empty where requests share calls.
+        """
+        return []
 
     @abc.abstractmethod
     def due(self) -> float | None:
@@ -143,6 +151,15 @@ class FirstComeQueue(CallQueue[T]):
             self.rows -= 1
             return [item]
         return []
+
+    def take_several(self, number: int, *, only: Callable[[T], bool]) -> list[T]:
+        """Return the next requests, at most `number`, up to the first that `only` refuses."""
+        items = self._ahead or self._items
+        taken = list(islice(takewhile(only, items), number))
+        for item in taken:
+            del items[item]
+        self.rows -= len(taken)
+        return taken
 
     def due(self) -> float | None:
         """Arrival of the next one, None if empty: `take` never waits for more."""

@@ -191,10 +191,23 @@ class Scheduler:
         if may_start and self._can_prefetch and self._send_ahead(execution):
             return
         may_run = pending.add(execution)
+        if self._has_one_slot and self._prefetched:  # the end of a call refills the slot: 5 % of a queued request
+            return
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
             self.serve()
         elif may_run or not pending.turn.has_timer:
             pending.turn.at_end()  # predictions of the same turn of the loop share a call
+
+    def submit_all(self, executions: Sequence[Execution]) -> None:
+        """Have executions without files or time limits wait for calls. The workers are ready."""
+        pending = self.pending
+        may_run = False
+        for execution in executions:
+            may_run = pending.add(execution) or may_run
+        if not self.is_batching or pending.queue.rows >= pending.max_size:
+            self.serve()
+        elif may_run or not pending.turn.has_timer:
+            pending.turn.at_end()
 
     def leave(self, execution: Execution) -> None:
         """Take an execution out of the queue."""
@@ -260,26 +273,28 @@ class Scheduler:
                 continue
             if len(self.pending.queue) < len(self._running) - len(prefetched):
                 return
-            members = self.pending.take_full(0)
+            members = self.pending.take_full()
             if not members:
                 return
             self._lay(permit, members)
 
     def _fill(self) -> None:
         """Hand calls to the only worker while it is busy, as many as `Lookahead` says, and several at a time."""
-        depth, prefetched = self.lookahead.depth, self._prefetched
+        depth = self.lookahead.depth
         for permit, running in tuple(self._running.items()):
-            ahead = len(prefetched.get(permit, ()))
+            ahead = len(self._prefetched.get(permit, ()))
             if 2 * ahead >= depth or running.state is not _RUNNING or not permit.worker.may_prefetch:
                 return
-            while ahead < depth:
-                members = self.pending.take_full(depth if ahead else 0)
+            if not ahead:
+                members = self.pending.take_full()
                 if not members:
                     return
                 self._lay(permit, members)
-                if permit not in prefetched:  # it could not be handed over
+                if permit not in self._prefetched:  # it could not be handed over
                     return
-                ahead += 1
+                ahead = 1
+            for execution in self.pending.take_light(depth - ahead, depth):
+                self._lay(permit, (execution,))
 
     def _send_ahead(self, execution: Execution) -> bool:
         """Hand a call of its own to the only worker, behind others that lie there; return False if it has to wait.

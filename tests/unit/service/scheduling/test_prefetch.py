@@ -228,6 +228,21 @@ async def test_behind_short_runs_lie_as_many_as_take_half_a_millisecond() -> Non
     assert (bench.deployment.scheduler.waiting, bench.deployment.workers.permits.idle) == (0, 1)
 
 
+async def test_a_heavy_one_holds_up_those_behind_it_until_it_is_the_first_to_lie_there() -> None:
+    bench = await Bench().start()
+    bench.learn(100e-6)
+    heavy = "x" * 60_000
+    texts = ["a", "b", heavy, "d", "e"]
+    predictions = [bench.ask(text) for text in texts]
+    assert bench.begun() == [("a", False), ("b", True)]
+    bench.call("a").answer(took=100e-6)
+    assert bench.begun()[2:] == [(heavy, True), ("d", True), ("e", True)]
+    for text in texts[1:]:
+        bench.call(text).answer(took=100e-6)
+    assert [each.status for each in predictions] == ["succeeded"] * 5
+    assert (bench.deployment.scheduler.waiting, bench.deployment.workers.permits.idle) == (0, 1)
+
+
 async def test_behind_a_run_that_was_long_lies_one_again() -> None:
     bench = await Bench().start()
     bench.learn(100e-6)

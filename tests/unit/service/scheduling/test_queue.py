@@ -122,6 +122,22 @@ def test_first_come_is_first_served_each_by_itself() -> None:
     assert list(queue) == ["d"]
 
 
+def test_several_are_the_next_ones_before_the_first_that_does_not_suit() -> None:
+    queue: FirstComeQueue[str] = FirstComeQueue()
+    for name in "abcde":
+        queue.add(name, "key", Size(1), now=0.0)
+    assert queue.take_several(2, only=lambda _: True) == ["a", "b"]
+    assert queue.take_several(0, only=lambda _: True) == []
+    assert queue.take_several(9, only=lambda name: name != "d") == ["c"]
+    assert queue.take_several(9, only=lambda name: name != "d") == []
+    queue.add("nested", "key", Size(1), now=0.0, is_ahead=True)
+    assert queue.take_several(9, only=lambda _: True) == ["nested"]
+    assert (list(queue), len(queue), queue.rows) == (["d", "e"], 2, 2)
+    shared: BatchQueue[str] = BatchQueue(BatchPolicy(max_size=4))
+    shared.add("a", "key", Size(1), now=0.0)
+    assert shared.take_several(9, only=lambda _: True) == []
+
+
 class _Model:
     """What the queue has to be like, kept in the plainest way."""
 
