@@ -35,7 +35,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The reads of the script from now on."""
     found: list[object] = []
 
-    def parse(source: Any) -> ast.Module:
+    def parse(source: str | bytes) -> ast.Module:
         found.append(source)
         return ast.parse(source)
 
