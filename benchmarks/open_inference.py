@@ -33,8 +33,9 @@ from servers import HERE, Running, Server, running
 
 WARM_UP = 1  # seconds of load before the first round
 PEERS = {"triton": "nvidia-pytriton", "mlserver": "mlserver", "kserve": "kserve"}
-BATCHED = ("geartrain, batched", "triton, batched")  # where several clients ask at once
-SERVERS = ("geartrain", *PEERS, "floor", *BATCHED)
+BATCHED = ("geartrain, batched", "triton, batched")
+AT_ONCE = ("geartrain, sync", *BATCHED)  # where several clients ask at once
+SERVERS = ("geartrain", *PEERS, "floor", *AT_ONCE)
 PATH = "/v2/models/echo/infer"
 GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
 _PREFIX = 5  # bytes in front of a message of gRPC
@@ -151,11 +152,11 @@ def _varint(number: int) -> bytes:
 _EVERY = ("geartrain", "triton", "mlserver")
 _ONE, _MANY_CLIENTS, _STREAMS = Clients(1), Clients(16), Clients(1, streams=16)
 CASES = (
-    Case("JSON, 4 numbers", small_json, (_ONE, _MANY_CLIENTS), (*_EVERY, "kserve", *BATCHED)),
+    Case("JSON, 4 numbers", small_json, (_ONE, _MANY_CLIENTS), (*_EVERY, "kserve", *AT_ONCE)),
     Case("JSON, 150,000 numbers (1.3 MB)", large_json, (_ONE,), _EVERY),
     # MLServer 1.7.1 answers a binary request with 500: today's FastAPI takes the body for text.
     Case("binary tensor, 600 kB both ways", large_binary, (_ONE, _MANY_CLIENTS), ("geartrain", "triton")),
-    Case("gRPC, 4 numbers", small_grpc, (_ONE, _MANY_CLIENTS, _STREAMS), (*_EVERY, "floor", *BATCHED)),
+    Case("gRPC, 4 numbers", small_grpc, (_ONE, _MANY_CLIENTS, _STREAMS), (*_EVERY, "floor", *AT_ONCE)),
     Case("gRPC, 600 kB both ways", large_grpc, (_ONE, _MANY_CLIENTS), (*_EVERY, "floor")),
 )
 
@@ -168,17 +169,22 @@ def geartrain(folder: pathlib.Path, *, clients: Clients) -> Server:
     return _geartrain(folder, "tensor" if clients.count == 1 else "tensor_async")
 
 
+def geartrain_sync(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
+    """The plain `run()` for many clients, which wait in the queue."""
+    return _geartrain(folder, "tensor", "--queue", "1000")
+
+
 def geartrain_batched(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """The same with a `@batched` model."""
     return _geartrain(folder, "tensor_batched")
 
 
-def _geartrain(folder: pathlib.Path, name: str) -> Server:
+def _geartrain(folder: pathlib.Path, name: str, *options: str) -> Server:
     model = folder / "echo"
     shutil.copytree(HERE / "models" / name, model)
     script = pathlib.Path(sys.executable).with_name("geartrain")
     address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "{grpc}")
-    return Server(name="geartrain", command=(str(script), "serve", str(model), *address))
+    return Server(name="geartrain", command=(str(script), "serve", str(model), *address, *options))
 
 
 def triton(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
@@ -221,6 +227,7 @@ MAKERS = {
     "mlserver": mlserver,
     "kserve": kserve,
     "floor": grpc_floor,
+    "geartrain, sync": geartrain_sync,
     "geartrain, batched": geartrain_batched,
     "triton, batched": triton_batched,
 }
@@ -315,7 +322,7 @@ def measure(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> s
             body.write_bytes(request.body)
             started: dict[str, Running] = {}
             for name in case.servers:
-                if name in names and (clients.count > 1 or name not in BATCHED):
+                if name in names and (clients.count > 1 or name not in AT_ONCE):
                     own = folder / name.replace(", ", "-")  # Triton takes no blank in a path
                     own.mkdir()
                     started[name] = stack.enter_context(running(MAKERS[name](own, clients=clients)))
