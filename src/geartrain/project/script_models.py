@@ -55,7 +55,7 @@ class ScriptModels(Repository):
         return [*self._names]
 
     def _stamp(self) -> tuple[object, ...]:
-        """Return what changes with the script, its settings, and the files beside them."""
+        """Return a stamp of the script, its settings and their folder, which differs after a change."""
         return tuple(_stamp_of(path) for path in (self._file, self.root / SETTINGS_NAME, self.root) if path is not None)
 
     def candidates(self) -> list[str]:
