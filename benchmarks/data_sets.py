@@ -66,7 +66,7 @@ class Run:
     def growth(self) -> float:
         """Megabytes between the first samples after `SETTLED` rows and the last ones."""
         settled = [memory for size, memory in self.memory[:-1] if size >= self.size * SETTLED / self.rows]
-        return (statistics.median(settled[-3:]) - statistics.median(settled[:3])) / 1e6
+        return (statistics.median(settled[-3:]) - statistics.median(settled[:3])) / 1e6 if settled else 0.0
 
 
 def _resident(pid: int) -> int:

@@ -187,7 +187,7 @@ class Server:
             "workers_rss": workers,
             "descriptors": self.process.num_fds(),
             "cpu": round(times.user + times.system, 2),
-            "files": sum(path.is_file() for path in self.temporary.rglob("*")),
+            "files": sum(len(names) for _, _, names in os.walk(self.temporary)),  # folders may vanish meanwhile
         }
 
     def stop(self) -> bool:
@@ -462,6 +462,9 @@ class Soak:
         try:
             while self._elapsed < self._seconds:
                 await self._second()
+                for task in (sampling, kills):
+                    if task.done():
+                        task.result()  # raises: without samples there is no verdict
         finally:
             sampling.cancel()
             kills.cancel()

@@ -496,6 +496,17 @@ def test_a_file_that_is_cut_short_says_so_and_keeps_its_rows(batch: Batch, tmp_p
         assert "cannot read" in done.stderr
 
 
+@pytest.mark.skipif(not pathlib.Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
+def test_a_file_that_cannot_be_read_is_named(batch: Batch, tmp_path: pathlib.Path, name: str) -> None:
+    write_model(tmp_path / "m", SHOUT)
+    (tmp_path / name).symlink_to("/proc/self/mem")
+    done = batch("m", name, "-o", "out.jsonl")
+    assert done.returncode == 1
+    assert f"cannot read {name}: Input/output error" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 # cut off and gone on with
 
 

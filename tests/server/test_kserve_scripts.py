@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import pytest
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, answer_together
 
 WITHOUT_THE_PACKAGE = """
     import sys
@@ -375,6 +376,70 @@ def test_several_models(start: Start, settings: str) -> None:
     assert client.post("/v1/models/c:predict", json={"instances": [1]}).status_code == 404
 
 
+# requests that share calls
+
+
+SHARED = """
+    import pathlib
+
+    import kserve
+    from kserve.errors import InvalidInput
+
+    class Counted(kserve.Model):
+        {define} predict(self, payload, headers=None):
+            if not isinstance(payload, dict):
+                (x,) = payload.inputs
+                total = x.as_numpy().sum(axis=1)
+                data = [f"{{each:g}} of {{len(total)}}" for each in total]
+                output = kserve.InferOutput("text", [len(total)], "BYTES", data)
+                return kserve.InferResponse("", self.name, [output])
+            given = payload["instances"]
+            if given == [-1]:
+                pathlib.Path(__file__).with_name("gate").read_text()
+            if 7 in given:
+                raise InvalidInput("seven")
+            if 8 in given:
+                return {{"predictions": "none"}}
+            texts = [f"{{each * payload.get('times', 1)}} of {{len(given)}}" for each in given]
+            return {{"predictions": texts, "user": (headers or {{}}).get("x-user")}}
+"""
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_requests_share_calls(start: Start, tmp_path: Path, define: str) -> None:
+    client, process = start(SHARED.format(define=define), "batching: {max_size: 8, max_delay: 0.5}")
+    gate = tmp_path / "scaler/gate"
+    os.mkfifo(gate)
+
+    def ask(*instances: int, user: str = "me", **more: Any) -> Callable[[], httpx.Response]:
+        body = {"instances": instances, **more}
+        return lambda: client.post("/v1/models/scaler:predict", json=body, headers={"x-user": user})
+
+    def infer(*rows: list[float]) -> Callable[[], httpx.Response]:
+        x = {"name": "x", "datatype": "FP64", "shape": [len(rows), 2], "data": rows}
+        return lambda: client.post("/v2/models/scaler/infer", json={"inputs": [x]})
+
+    def together(*asks: Callable[[], httpx.Response]) -> list[Any]:
+        found = answer_together(client, gate, ask(-1), *asks)
+        return [(each.status_code, each.json().get("predictions") or each.json()) for each in found]
+
+    answers = together(ask(1), ask(2, 3), ask(4, times=10))
+    assert answers == [(200, ["1 of 3"]), (200, ["2 of 3", "3 of 3"]), (200, ["40 of 1"])]
+    found = answer_together(client, gate, ask(-1), infer([1, 1]), infer([2, 0], [3, 0]), infer([1, 2]))
+    assert [each.json()["outputs"][0]["data"] for each in found] == [["2 of 4"], ["2 of 4", "3 of 4"], ["3 of 4"]]
+    # the call of both fails, and is made for each
+    assert together(ask(7), ask(2)) == [(400, {"error": "seven"}), (200, ["2 of 1"])]
+    found = answer_together(client, gate, ask(-1), ask(1), ask(2, user="you"))
+    assert [(each.json()["predictions"], each.json()["user"]) for each in found] == [
+        (["1 of 2"], None),  # the header field that they do not have in common is left out
+        (["2 of 2"], None),
+    ]
+    assert together(ask(8), ask(2)) == [(200, "none"), (200, ["2 of 1"])]
+    assert together(ask(1), ask(2)) == [(200, ["1 of 1"]), (200, ["2 of 1"])]
+    process.popen.terminate()
+    assert "requests do not share calls any more" in str(process.read_to_the_end())
+
+
 FAULTS: list[tuple[str, str, str]] = [
     (TWO.replace('"b"', '"".join("b")'), "", "it has 2 models (a, b): name them with `parameters: {models: [a, b]}`"),
     (TWO, "parameters: {models: [c]}", "there is no model 'c'; there are a, b"),
@@ -383,7 +448,6 @@ FAULTS: list[tuple[str, str, str]] = [
         "",
         "2 classes derived from kserve.Model (Base, Only)",
     ),
-    (PLAIN, "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),
     (SCALER, "parameters: {weights: none}", "none"),
     ("from kserve import Model\nclass Mine(Model if False else object):\n    pass\n", "", "no class that is derived"),
 ]

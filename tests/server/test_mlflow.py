@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
 from tests.support.packages import HAS_PACKAGES, packages
-from tests.support.servers import ServerProcess, listening_ports
+from tests.support.servers import ServerProcess, answer_together, listening_ports
 
 needs_mlflow = pytest.mark.skipif(
     not HAS_PACKAGES and importlib.util.find_spec("mlflow") is None,
@@ -66,6 +67,20 @@ SAVE = """
                 return (model_input.sum(axis=1) * self.factor).to_numpy()
             return np.asarray(model_input) * self.factor
 
+    class Counted(mlflow.pyfunc.PythonModel):
+        def load_context(self, context):
+            self.gate = context.model_config["gate"]
+
+        def predict(self, context, model_input, params=None):
+            x = model_input["x"]
+            if (x == -1).all():
+                open(self.gate).read()
+            if (x == 7).any():
+                raise mlflow.exceptions.MlflowException.invalid_parameter_value("seven")
+            if (x == 8).any():
+                return "none"
+            return pd.DataFrame({"y": x * params["times"], "of": len(x)})
+
     def save(name, signature, model, **more):
         mlflow.pyfunc.save_model(f"{sys.argv[1]}/{name}", python_model=model, signature=signature, **more)
 
@@ -87,6 +102,9 @@ SAVE = """
     )
     tensor = Schema([TensorSpec(np.dtype("float32"), (-1, 2))])
     save("tensor", ModelSignature(tensor, tensor), Doubled())
+    factor = ParamSchema([ParamSpec("times", DataType.double, 1.0)])
+    counted = ModelSignature(Schema([ColSpec(DataType.double, "x")]), params=factor)
+    save("counted", counted, Counted(), model_config={"gate": ""})
     save("free", None, Free(), model_config={"factor": 1})
     save("nested", ModelSignature(Schema([ColSpec(Array(DataType.double), "rows")])), Free())
 """
@@ -255,6 +273,47 @@ def test_the_doctor_tells_of_it(saved: Path) -> None:
     assert ": a model of MLflow; loads; asked as there" in found.stdout
 
 
+# requests that share calls
+
+
+@needs_mlflow
+def test_requests_share_calls(start: Start, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    client, process = start(
+        "counted", f"batching: {{max_size: 8, max_delay: 0.5}}\nparameters: {{gate: {json.dumps(str(gate))}}}"
+    )
+
+    def ask(*values: float, **more: Any) -> Callable[[], httpx.Response]:
+        table = {"columns": ["x"], "data": [[each] for each in values]}
+        return lambda: client.post("/invocations", json={"dataframe_split": table, **more})
+
+    def infer(*values: float) -> Callable[[], httpx.Response]:
+        x = {"name": "x", "datatype": "FP64", "shape": [len(values)], "data": values}
+        return lambda: client.post("/v2/models/counted/infer", json={"inputs": [x]})
+
+    def together(*asks: Callable[[], httpx.Response]) -> list[Any]:
+        found = answer_together(client, gate, ask(-1.0), *asks)
+        return [each.json().get("predictions", each.status_code) for each in found]
+
+    one, two, other = together(ask(1.0), ask(2.0, 3.0), ask(4.0, params={"times": 10.0}))
+    assert (one, two) == ([{"y": 1, "of": 3}], [{"y": 2, "of": 3}, {"y": 3, "of": 3}])
+    assert other == [{"y": 40, "of": 1}]
+    tensors, body = answer_together(client, gate, ask(-1.0), infer(1.0, 2.0), ask(3.0))
+    assert [each["data"] for each in tensors.json()["outputs"]] == [[1, 2], [3, 3]]
+    assert body.json()["predictions"] == [{"y": 3, "of": 3}]
+    # the call of both fails, and is made for each; one that cannot be read is in no call
+    bad, good, unread = answer_together(
+        client, gate, ask(-1.0), ask(7.0), ask(2.0), lambda: client.post("/invocations", json={"dataframe_split": 3})
+    )
+    assert (bad.status_code, bad.json()["message"], unread.status_code) == (400, "seven", 400)
+    assert good.json()["predictions"] == [{"y": 2, "of": 1}]
+    assert together(ask(8.0), ask(2.0)) == ["none", [{"y": 2, "of": 1}]]
+    assert together(ask(1.0), ask(2.0)) == [[{"y": 1, "of": 1}], [{"y": 2, "of": 1}]]
+    process.popen.terminate()
+    assert "requests do not share calls any more" in str(process.read_to_the_end())
+
+
 # what is recognised, and what cannot be
 
 
@@ -274,7 +333,6 @@ def test_the_folder_comes_before_the_files_in_it(tmp_path: Path) -> None:
 FAULTS = [
     ("flavors:\n  spark: {}\n", "", "it has no flavor python_function, which a model needs to be served; it has spark"),
     ("flavors: [", "", "MLmodel: "),
-    ("flavors:\n  python_function: {}\n", "batching: {max_size: 4}", "take `batching` out of geartrain.yaml"),
     ("flavors:\n  python_function:\n    loader_module: no_such\n", "", "No module named 'no_such'"),
 ]
 

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -179,6 +180,23 @@ def wait_for_waiting(client: httpx.Client, count: int) -> None:
         return found is not None and int(found[1]) == count
 
     asyncio.run(eventually(are_there))
+
+
+def answer_together(
+    client: httpx.Client, gate: Path, hold: Callable[[], httpx.Response], *asks: Callable[[], httpx.Response]
+) -> list[httpx.Response]:
+    """Make requests wait for a model at the same moment; return their answers.
+
+    `hold` asks the model to read the pipe `gate` first, and has to succeed.
+    """
+    with ThreadPoolExecutor(len(asks) + 1) as pool:
+        held = pool.submit(hold)
+        with gate.open("w"):  # by then it runs
+            waiting = [pool.submit(each) for each in asks]
+            wait_for_waiting(client, len(asks))
+        answers = [each.result() for each in waiting]
+    assert held.result().status_code == 200, held.result().text
+    return answers
 
 
 def listening_ports(pid: int) -> set[int]:

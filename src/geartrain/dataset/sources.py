@@ -12,7 +12,7 @@ import io
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
@@ -530,11 +530,14 @@ def _opened(path: Path | None) -> IO[bytes]:
 
 
 def _fingerprint(path: Path) -> str:
-    size = path.stat().st_size
     with _opened(path) as file:
-        head = file.read(_SAMPLE)
-        file.seek(max(0, size - _SAMPLE))
-        return _hash(chain((str(size).encode(), head), (file.read(_SAMPLE),)))
+        try:
+            size = path.stat().st_size
+            head = file.read(_SAMPLE)
+            file.seek(max(0, size - _SAMPLE))
+            return _hash((str(size).encode(), head, file.read(_SAMPLE)))
+        except OSError as error:
+            raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _hash(parts: Iterable[bytes]) -> str:

