@@ -819,6 +819,24 @@ def test_members_stand_in_the_order_of_the_author(
     assert shown.index("top") < shown.index("left")
 
 
+def test_page_opens_on_the_first_model_that_is_ready(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    write_model(tmp_path / "models/a-broken", "raise RuntimeError('no weights')")
+    write_model(tmp_path / "models/b-fine", "def run() -> str: return 'well'")
+    server = server_process(str(tmp_path / "models"))
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    server.wait_for_one("ready", "setup-failed")
+    page.until(lambda: httpx.get(f"{page.url}v2/models/b-fine/ready").is_success, "b-fine")
+    page.open()
+    page.says("h1", "b-fine")
+
+
+def test_deep_value_is_put_in_order_as_far_as_it_is_shown(page: Page) -> None:
+    page.open_model("outputs")
+    assert page.script(ARRANGED) == ['{"a":{"c":2,"d":1},"b":1}', "deep"]
+
+
 def test_numbers_of_a_table_line_up(page: Page) -> None:
     page.open_model("outputs")
     page.choose("what", "table")
@@ -846,6 +864,15 @@ def test_what_changes_the_model_stands_below_its_form_on_a_phone(page: Page) -> 
 ALIGNED = """
 const [values, app] = [arguments[0], document.querySelector("script[type=module]").src];
 return import(new URL("lib/format.js", app)).then(({ aligned }) => aligned(values));
+"""
+
+ARRANGED = """
+return import(new URL("outputs/output.js", document.querySelector("script[type=module]").src)).then(({ arranged }) => {
+  const schema = { properties: { a: { properties: { c: {}, d: {} } }, b: {} } };
+  let deep = 1;
+  for (let level = 0; level < 200000; level += 1) deep = { deep };
+  return [JSON.stringify(arranged({ b: 1, a: { d: 1, c: 2 } }, schema)), Object.keys(arranged(deep))[0]];
+});
 """
 
 

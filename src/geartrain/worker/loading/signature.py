@@ -327,6 +327,14 @@ def resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
         ) from error
 
 
+def class_hints(cls: Any, what: str) -> dict[str, Any]:
+    """Return the annotations of a class, evaluated. `what` begins the message of `UnsupportedAnnotationError`."""
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:
+        raise UnsupportedAnnotationError(f"{what} cannot be read: {error}") from error
+
+
 def _explain(annotation: Any, error: UnsupportedTypeError) -> str:
     name = type_name(annotation)
     if error.place or error.name != name:

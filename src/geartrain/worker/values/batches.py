@@ -75,7 +75,7 @@ class BatchBinder:
             arguments = self._whole(tensors)
         else:
             values = _decode_all(json) if len(items) > 1 else [_decode_one(json)]
-            stacked = self._stacked(tensors, items, values, chosen=chosen)
+            stacked = self._stacked(tensors, items, values, chosen=chosen, whole=whole)
             bound, refused = self._bind_each(values, chosen)
             if refused:
                 for one in bound:
@@ -109,12 +109,13 @@ class BatchBinder:
         values: Sequence[dict[str, Any]],
         *,
         chosen: Sequence[int],
+        whole: bool,
     ) -> dict[str, Any] | None:
         """The arrays of all rows; None if each request has its own tensors now, among its `values`."""
         if self._is_apart:
             deal_apart(tensors, values)
             return None
-        stacked = self._whole(tensors) if self._is_whole(items, chosen) else self._nested(items, values, chosen)
+        stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
         if stacked is None and tensors:
             _deal(tensors, items, values)
         return stacked

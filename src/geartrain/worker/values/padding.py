@@ -56,10 +56,10 @@ def lengths_of(lengths: Lengths, array: Any, shapes: Sequence[Shapes]) -> Any:
     if torch is not None and isinstance(array, torch.Tensor):
         kind = torch.int32 if lengths.datatype == "INT32" else torch.int64
         found = torch.tensor(rows, dtype=kind, device=array.device)
-        return found if rows or len(lengths.dimensions) == 1 else found.reshape(0, len(lengths.dimensions))
-    import numpy as np
+    else:
+        import numpy as np
 
-    found = np.array(rows, dtype=np.int32 if lengths.datatype == "INT32" else np.int64)
+        found = np.array(rows, dtype=np.int32 if lengths.datatype == "INT32" else np.int64)
     return found if rows or len(lengths.dimensions) == 1 else found.reshape(0, len(lengths.dimensions))
 
 

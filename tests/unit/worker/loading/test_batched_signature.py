@@ -178,6 +178,8 @@ def test_what_is_filled_up() -> None:
         ({"x": float("inf")}, jt.Int64[Nd, "b n"], "inf is no INT64"),
         ({"x": -1}, jt.UInt8[Nd, "b n"], "-1 is no UINT8"),
         ({"x": 128}, jt.Int8[Nd, "b n"], "128 is no INT8"),
+        ({"x": 2**64}, jt.Float32[Nd, "b n"], f"{2**64} is no FP32"),
+        ({"x": -(2**63) - 1}, jt.Float64[Nd, "b n"], f"{-(2**63) - 1} is no FP64"),
         ({"x": 0}, npt.NDArray[np.str_], "no numbers"),
         ({"x": 0}, list[str], "is no tensor"),
     ],

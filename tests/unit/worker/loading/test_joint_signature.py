@@ -126,6 +126,13 @@ def bare(batch: Batch) -> None: ...  # type: ignore[type-arg]
 def no_class(batch: Batch[str, str]) -> None: ...
 
 
+class Lost:
+    text: Missing  # type: ignore[name-defined]  # noqa: F821
+
+
+def lost(batch: Batch[Lost, str]) -> None: ...
+
+
 REFUSED: list[tuple[Callable[..., Any], str]] = [
     (wrong, "write `def run"),
     (bare, "write `def run"),
@@ -134,6 +141,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (asynchronous, "is async: write it without `async`"),
     (yielding, "yields: each request gets its pieces by request.send"),
     (no_class, "is no class with an annotation for each input"),
+    (lost, "the annotations of Lost cannot be read: name 'Missing' is not defined"),
     (batched(lambda batch: None), "has the decorators @joint and @batched: keep one"),
     (concurrent(max=1)(lambda batch: None), "has the decorators @joint and @concurrent: keep one"),
 ]

@@ -51,13 +51,17 @@ async function refresh() {
   paintModels();
 }
 
+function isReady(model) {
+  return model.versions.some(({ state }) => state === "READY");
+}
+
 function readPlace() {
   const [path, query = ""] = location.hash.slice(2).split("?");
   const [kind = "", name = "", version = "", job = ""] = path.split("/").map(decodeURIComponent);
   const asked = new URLSearchParams(query);
   const [run, compared] = [asked.get("run") ?? "", asked.getAll("compare")];
   if (WITHOUT_MODEL.has(kind)) return { kind };
-  const model = models.find((each) => each.name === name) ?? models[0];
+  const model = models.find((each) => each.name === name) ?? models.find(isReady) ?? models[0];
   return model ? { kind: "model", model, version: model.name === name ? version : "", job, run, compared } : { kind: "none" };
 }
 

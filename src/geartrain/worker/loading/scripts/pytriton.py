@@ -201,10 +201,11 @@ class BoundModel:
         self._name = binding.model_name
         self._is_decoupled = bool(binding.config.decoupled)
         self._request = importlib.import_module("pytriton.proxy.types").Request
-        self._call = self._with_context(binding, stated)
+        self._call: Callable[[list[Any]], Any] = binding.infer_func
+        self._set_context(binding, stated)
 
-    def _with_context(self, binding: Binding, stated: Mapping[str, Any]) -> Callable[[list[Any]], Any]:
-        """Return the function with the configuration that its decorators look at."""
+    def _set_context(self, binding: Binding, stated: Mapping[str, Any]) -> None:
+        """Give the function the configuration that its decorators look at."""
         function = binding.infer_func
         decorators = importlib.import_module("pytriton.decorators")
         kinds = importlib.import_module("pytriton.model_config.triton_model_config")
@@ -227,7 +228,6 @@ class BoundModel:
         context.model_configs[function] = known
         owner: Any = getattr(function, "__self__", function)
         owner.__triton_context__ = context
-        return function
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Call the function; return a response for each request, or send those of a stream."""

@@ -9,16 +9,18 @@ import { isTensor, tensor } from "./tensor.js";
 import { textOutput } from "./words.js";
 
 const DEEPEST = 3; // levels of objects that are spread out; what is deeper is a box of JSON
+const ARRANGED = 64; // levels that are put in order: a value of thousands of them would end the page's stack
 const MOST = 200; // values of a list that are shown one by one
 
 /** Return a value whose members are in the order of the schema, which is the author's: a server sends them sorted. */
-export function arranged(value, schema = {}) {
-  if (Array.isArray(value)) return schema.items ? value.map((each) => arranged(each, schema.items)) : value;
+export function arranged(value, schema = {}, depth = 0) {
+  if (depth >= ARRANGED) return value;
+  if (Array.isArray(value)) return schema.items ? value.map((each) => arranged(each, schema.items, depth + 1)) : value;
   if (value === null || typeof value !== "object") return value;
   const properties = schema.properties ?? {};
   const names = new Set([...Object.keys(properties).filter((name) => name in value), ...Object.keys(value)]);
   const others = typeof schema.additionalProperties === "object" ? schema.additionalProperties : {};
-  return Object.fromEntries([...names].map((name) => [name, arranged(value[name], properties[name] ?? others)]));
+  return Object.fromEntries([...names].map((name) => [name, arranged(value[name], properties[name] ?? others, depth + 1)]));
 }
 
 /** Return an element that shows a value. `name` is what it is called, for labels and for downloads. */
