@@ -636,8 +636,16 @@ async def test_dimensions_are_those_of_the_model(embed: LiveServer, serve: Serve
     answer = (await post(embed, "/v1/embeddings", model="embed", input="a", dimensions=2)).json()
     assert answer["data"][0]["embedding"] == [1.0, 0.5]
     async with serve(TENSORS) as server:
-        response = await post(server, "/v1/embeddings", model=server.deployment.name, input="a", dimensions=2)
-        await assert_refused(response, 400, "dimensions", "unsupported_parameter", "not supported")
+        name = server.deployment.name
+        answer = (await post(server, "/v1/embeddings", model=name, input="a", dimensions=2)).json()
+        assert answer["data"][0]["embedding"] == [1.0, 0.5]
+        for size in (1, 3):
+            response = await post(server, "/v1/embeddings", model=name, input="a", dimensions=size)
+            await assert_refused(response, 400, "dimensions", "unsupported_parameter", "not supported")
+            assert "have 2 dimensions" in response.json()["error"]["message"]
+        for wrong in (0, -1, 2**64, 1.5, "2", True):
+            response = await post(server, "/v1/embeddings", model=name, input="a", dimensions=wrong)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, "dimensions")
 
 
 @pytest.mark.parametrize(

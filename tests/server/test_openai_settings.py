@@ -45,6 +45,10 @@ EMBED: Final = """
     def run(phrases: list[str]) -> list[list[float]]:
         return [[float(len(each)), 1.0] for each in phrases]
 """
+MATRYOSHKA: Final = """
+    def run(texts: list[str]) -> list[list[float]]:
+        return [[3.0, 4.0, *[0.0] * 500, float(len(each))] for each in texts]
+"""
 WRITER: Final = """
     from geartrain import BaseRunner, ConcatenateIterator
 
@@ -55,6 +59,7 @@ WRITER: Final = """
 MODELS: Final = {
     "own": (OWN_NAMES, NAMES),
     "embed": (EMBED, "openai: {fields: {input: phrases}}"),
+    "nested": (MATRYOSHKA, "openai: {matryoshka: true}"),
     "chats": (WRITER, "openai: {serve: [chat], unsupported: refuse}"),
     "hidden": (WRITER, "openai: {serve: []}"),
 }
@@ -167,6 +172,7 @@ def test_models_are_listed_with_their_endpoints_and_aliases(server: Server) -> N
         "gpt-4o-mini": texts,
         "the writer": texts,
         "embed": ["embeddings"],
+        "nested": ["embeddings"],
         "chats": ["chat"],
         "hidden": [],
     }
@@ -202,6 +208,7 @@ def test_aliases_of_models_that_a_key_is_not_for(tmp_path: Path) -> None:
             "openai: {fields: {prompt: nothing}}",
             "`openai.fields.prompt` names no input: nothing; the inputs are prompt",
         ),
+        ("openai: {matryoshka: true}", "`openai.matryoshka` is for models of embeddings, and this one has none"),
         ("openai: {serve: [embeddings]}", "`openai.serve` has embeddings, which the model does not fit"),
     ],
 )
@@ -213,3 +220,19 @@ def test_settings_that_the_model_does_not_fit_end_the_setup(tmp_path: Path, yaml
         assert said in json.dumps(process.wait_for("setup-failed"))
     finally:
         process.end()
+
+
+@pytest.mark.parametrize("count", [1, 400], ids=["small", "large"])
+def test_vectors_are_cut(server: Server, count: int) -> None:
+    answer = ask(server, "embeddings", model="nested", input=["text"] * count, dimensions=2).json()
+    assert [one["embedding"] for one in answer["data"]] == [pytest.approx([0.6, 0.8])] * count
+    whole = ask(server, "embeddings", model="nested", input="text", dimensions=503).json()["data"][0]["embedding"]
+    assert (whole[:2], whole[-1]) == ([3.0, 4.0], 4.0)
+
+
+@pytest.mark.parametrize("count", [1, 400], ids=["small", "large"])
+def test_vectors_are_not_made_longer(server: Server, count: int) -> None:
+    response = ask(server, "embeddings", model="nested", input=["text"] * count, dimensions=504)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, "dimensions", "unsupported_parameter")
+    assert "at most 503 dimensions" in error["message"]

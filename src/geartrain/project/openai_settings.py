@@ -65,9 +65,16 @@ def _refuses(value: object) -> bool:
     return value == "refuse"
 
 
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError  # noqa: TRY004 - told as any other wrong value
+    return value
+
+
 _READERS: Final[dict[str, tuple[str, Callable[[object], Any], str]]] = {
     "serve": ("serve", _serve, f"a list of endpoints, of {', '.join(_ENDPOINTS)}"),
     "fields": ("fields", _fields, "parameters and the inputs that they fill, such as `max_tokens: limit`"),
     "aliases": ("aliases", _aliases, "a list of names, such as [gpt-4o-mini]"),
     "unsupported": ("refuses", _refuses, "`ignore`, or `refuse`"),
+    "matryoshka": ("matryoshka", _flag, "`true`, or `false`"),
 }

@@ -29,7 +29,11 @@ def test_all_keys(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("openai: chat", "`openai` has to have keys such as `serve: [chat]`"),
-        ("openai: {served: [chat]}", "there is no key `openai.served`; there are serve, fields, aliases, unsupported"),
+        (
+            "openai: {served: [chat]}",
+            "there is no key `openai.served`; there are serve, fields, aliases, unsupported, matryoshka",
+        ),
+        ("openai: {matryoshka: 2}", "`openai.matryoshka` is 2; write `true`, or `false`"),
         ("openai: {serve: chat}", "`openai.serve` is 'chat'; write a list of endpoints, of chat"),
         ("openai: {serve: [chats]}", "`openai.serve` is ['chats']; write a list"),
         ("openai: {serve: [[1]]}", "`openai.serve` is [[1]]; write a list"),

@@ -6,7 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import pybase64
@@ -22,18 +22,23 @@ from geartrain.domain.tensors.tensor import Buffer, Tensor
 MOST_TEXTS: Final = 2048
 _TYPECODES: Final = {"FP32": "f", "FP64": "d"}
 _MATRIX: Final = 2  # dimensions
+_Dimensions = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True):
-    """Texts to be embedded: the members of the model's input, for each run."""
+    """Texts to be embedded: the members of the model's input, for each run.
+
+    `dimensions`: the numbers that each vector shall have; 0 for those that the model gives.
+    """
 
     inputs: tuple[Members, ...]
     is_base64: bool
     names: dict[str, str]
     ignored: tuple[str, ...]
     count: int
+    dimensions: int
 
 
 class RerankRequest(msgspec.Struct, frozen=True):
@@ -55,10 +60,14 @@ def read_embedding(members: Members, signature: Signature, view: OpenAIView) -> 
     encoding = parameters.take("encoding_format", str, "float")
     if encoding not in {"float", "base64"}:
         raise invalid("'encoding_format' has to be float or base64", "encoding_format")
-    given, ignored = parameters.sort(frozenset(field.name for field in signature.inputs) - {view.texts})
+    names = frozenset(field.name for field in signature.inputs)
+    dimensions = 0
+    if "dimensions" not in names:
+        dimensions = parameters.take_any("dimensions", _Dimensions) or 0
+    given, ignored = parameters.sort(names - {view.texts})
     values = [_encode(text) for text in texts] if view.is_single else [_encode(texts)]
     inputs = tuple({**given, view.texts: msgspec.Raw(value)} for value in values)
-    return EmbeddingRequest(inputs, encoding == "base64", {view.texts: "input"}, ignored, len(texts))
+    return EmbeddingRequest(inputs, encoding == "base64", {view.texts: "input"}, ignored, len(texts), dimensions)
 
 
 def _read_texts(parameters: Parameters) -> list[str]:
@@ -81,7 +90,8 @@ def _read_texts(parameters: Parameters) -> list[str]:
 class Embeddings(msgspec.Struct, frozen=True):
     """The answer that a client wants: `count` vectors by a `model`, whose texts had so many `tokens`.
 
-    `is_single`: each output is one vector.
+    `is_single`: each output is one vector. `dimensions`: the numbers that each vector shall have, 0 for those that the
+    model gives; `may_cut`: its first numbers are a vector of their own.
     """
 
     model: str
@@ -89,24 +99,40 @@ class Embeddings(msgspec.Struct, frozen=True):
     is_single: bool
     is_base64: bool
     tokens: int
+    dimensions: int = 0
+    may_cut: bool = False
 
 
 def encode_embeddings(wanted: Embeddings, outputs: Sequence[Buffer], view: TensorView) -> bytes:
     """Return an answer with a vector of 32-bit floats for each text, in their order, of the `outputs` of all runs.
 
-    Raises `RUN_FAILED` for what is no number, or not one vector for each text.
+    Raises `RUN_FAILED` for what is no number, or not one vector for each text, and `INVALID_INPUT` for vectors that do
+    not have the dimensions that are asked for.
     """
     rows = [row for output in outputs for row in rows_of(output, view, is_single=wanted.is_single)]
     if len(rows) != wanted.count:
         raise GeartrainError(Code.RUN_FAILED, f"The model gave {len(rows)} vectors for {wanted.count} texts.")
     data = []
-    for index, row in enumerate(rows):
+    for index, whole in enumerate(rows):
+        row = _cut(whole, wanted) if wanted.dimensions else whole
         if not math.isfinite(sum(row)) and not all(map(math.isfinite, row)):
             raise GeartrainError(Code.RUN_FAILED, f"The model gave a vector that is not finite, for text {index}.")
         vector: Any = pybase64.b64encode_as_string(row.tobytes()) if wanted.is_base64 else row.tolist()
         data.append({"object": "embedding", "index": index, "embedding": vector})
     told = {"prompt_tokens": wanted.tokens, "total_tokens": wanted.tokens}
     return _encode({"object": "list", "data": data, "model": wanted.model, "usage": told})
+
+
+def _cut(row: array[float], wanted: Embeddings) -> array[float]:
+    """Return the first numbers of a vector, made a vector of the length 1 again. A whole one stays as it is."""
+    if len(row) == wanted.dimensions:
+        return row
+    if not wanted.may_cut or len(row) < wanted.dimensions:
+        least = "at most " if wanted.may_cut else ""
+        raise GeartrainError(Code.INVALID_INPUT, f"the vectors of this model have {least}{len(row)} dimensions")
+    first = row[: wanted.dimensions]
+    length = math.hypot(*first)
+    return array(row.typecode, [number / length for number in first]) if length else first
 
 
 def rows_of(output: Buffer, view: TensorView, *, is_single: bool, kind: str = "f") -> list[array[float]]:

@@ -34,7 +34,6 @@ _REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "audio": (lambda _: False, "the model gives text"),
     "web_search_options": (lambda _: False, "this server searches nothing"),
     "suffix": (lambda value: value == "", _NO_INPUT),
-    "dimensions": (lambda _: False, _NO_INPUT),
 }
 
 

@@ -44,6 +44,8 @@ def misfit(signature: Signature, settings: OpenAISettings) -> str:
     view = openai_view(_renamed(signature, settings.fields))
     if settings.fields and view.media.endpoints:
         return "`openai.fields` is for models of texts and vectors; `@endpoint` takes the names of inputs of media"
+    if settings.matryoshka and not view.texts:
+        return "`openai.matryoshka` is for models of embeddings, and this one has none"
     missing = sorted((settings.serve or frozenset()) - frozenset(view.endpoints))
     if missing:
         there = f"its endpoints are {', '.join(view.endpoints)}" if view.endpoints else "it has none"

@@ -114,12 +114,14 @@ class OpenAISettings(msgspec.Struct, frozen=True):
         fields: the inputs that parameters fill, by the names of the parameters.
         aliases: other names of the model.
         refuses: True if parameters are refused that the model has no input for.
+        matryoshka: True if the first numbers of a vector are a vector of their own, so that `dimensions` may cut it.
     """
 
     serve: frozenset[str] | None = None
     fields: Mapping[str, str] = {}
     aliases: tuple[str, ...] = ()
     refuses: bool = False
+    matryoshka: bool = False
 
 
 USUAL_OPENAI: Final = OpenAISettings()

@@ -15,8 +15,11 @@ from geartrain.apis.openai.embeddings import (
     read_rerank,
     rows_of,
 )
+from geartrain.apis.openai.errors import unsupported
 from geartrain.apis.openai.moderations import encode_moderations, read_moderation
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.texts import count_tokens
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import ignored
@@ -68,13 +71,29 @@ class VectorExchange(WholeExchange):
         tokens = count_tokens([prediction.metrics for prediction in predictions])
         asked.deployment.text_counts.add_tokens(msgspec.structs.asdict(tokens))
         describe_answer(self.record, answer_id="", model=asked.model, tokens=tokens)
-        wanted = Embeddings(asked.model, request.count, asked.view.is_single, request.is_base64, tokens.prompt)
-        outputs = [prediction.output or b"null" for prediction in predictions]
-        if sum(map(len, outputs)) > DIRECT_LIMIT:
-            body = await self._bodies.embeddings(asked.deployment.interface, outputs, wanted)
-        else:
-            body = encode_embeddings(wanted, outputs, asked.deployment.interface.view)
+        wanted = Embeddings(
+            asked.model,
+            request.count,
+            asked.view.is_single,
+            request.is_base64,
+            tokens.prompt,
+            request.dimensions,
+            asked.deployment.settings.openai.matryoshka,
+        )
+        body = await self._encoded(asked, [prediction.output or b"null" for prediction in predictions], wanted)
         return Answer(_OK, (body,), (*JSON, *ignored(request.ignored)))
+
+    async def _encoded(self, asked: Asked, outputs: list[Buffer], wanted: Embeddings) -> Buffer:
+        """Return the answer; a large one is written beside the loop. Raises `OpenAIError` for other `dimensions`."""
+        interface = asked.deployment.interface
+        try:
+            if sum(map(len, outputs)) > DIRECT_LIMIT:
+                return await self._bodies.embeddings(interface, outputs, wanted)
+            return encode_embeddings(wanted, outputs, interface.view)
+        except GeartrainError as error:
+            if error.code is Code.INVALID_INPUT:
+                raise unsupported("dimensions", error.message) from error
+            raise
 
     async def _rerank(self, asked: Asked) -> Answer:
         request = await read_request(asked, read_rerank)
