@@ -121,12 +121,11 @@ class Execution:
 
     is_listed = True  # in the table of predictions, by its id
 
-    def __init__(self, scheduler: Scheduler, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
-        self.prediction = prediction
-        self.record = prediction.record
-        self._set_up(scheduler, item, ticket)
-
-    def _set_up(self, scheduler: Scheduler, item: ItemInput, ticket: Ticket) -> None:
+    def __init__(self, scheduler: Scheduler, prediction: Prediction | None, item: ItemInput, *, ticket: Ticket) -> None:
+        """Without a prediction, a subclass makes it when it is needed."""
+        if prediction is not None:
+            self.prediction = prediction
+            self.record = prediction.record
         self.item = item
         self.ticket = ticket
         self.state = _ADMITTED
@@ -372,13 +371,11 @@ class Execution:
         self.state = _to_running(before)
         if before is _PREFETCHED:
             scheduler.waiting -= 1
-        self._start(at)
+        if self.is_listed:
+            self.prediction.start(at)
         limit = scheduler.context.run_timeout
         if limit is not None:
             self._bound(limit)
-
-    def _start(self, at: float) -> None:
-        self.prediction.start(at)
 
     def note_size(self, size: Metric) -> None:
         """Note the size of the call, which has begun."""

@@ -64,7 +64,7 @@ class RowExecution(Execution):
         self._group = group
         self._began = 0.0
         self._has_prediction = False
-        self._set_up(scheduler, item, ticket)
+        super().__init__(scheduler, None, item, ticket=ticket)
 
     def __getattr__(self, name: str) -> Any:
         """Make the prediction and its record when either is first looked at."""
@@ -81,10 +81,12 @@ class RowExecution(Execution):
         self.prediction, self.record = prediction, record
         return prediction if name == "prediction" else record
 
-    def _start(self, at: float) -> None:
+    def begin(self, at: float) -> None:
+        """Note that the call has begun, and start the prediction if there is one."""
         self._began = at
         if self._has_prediction:
             self.prediction.start(at)
+        super().begin(at)
 
     def note_size(self, size: Metric) -> None:
         """Leave the size of the call to the counts of calls."""

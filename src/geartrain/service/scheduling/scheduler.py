@@ -56,18 +56,16 @@ class Demand:
     clients that were seen once are assumed for 64 calls.
     """
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "is_single")
 
     def __init__(self) -> None:
+        self.is_single = False  # a call that begins now is likely to be the only one until it ends
         self._calls = 0  # in a row that ended while no other waited or ran; negative while several clients are assumed
 
     def end_call(self, *, alone: bool) -> None:
         """Note the end of a call. `alone`: it was of one prediction, and no other one was waiting or running."""
-        self._calls = self._calls + 1 if alone else _ENOUGH - _DOUBT
-
-    def is_single(self) -> bool:
-        """Return True if a call that begins now is likely to be the only one until it ends."""
-        return self._calls >= _ENOUGH and self._calls % _CHECK_EVERY != 0
+        self._calls = calls = self._calls + 1 if alone else _ENOUGH - _DOUBT
+        self.is_single = calls >= _ENOUGH and calls % _CHECK_EVERY != 0
 
 
 class Scheduler:
@@ -183,7 +181,7 @@ class Scheduler:
         if execution.ticket.schedule is not NO_SCHEDULE and pending.note_timeout(execution):
             execution.expire()
             return
-        is_single = self._demand.is_single()
+        is_single = self._demand.is_single
         # The one that waits may be this one: that is cheaper to find out than whether the queue is empty.
         may_start = (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue)
         if may_start and self._start((execution,), single_client=is_single, at=execution.record.ready):

@@ -33,7 +33,7 @@ from tests.support.hand_worker import WITH_FILES, HandWorker
 
 SERVICE = str(Path(geartrain.service.__file__).parent)
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-HANDED_OVER = {"on_begin", "undo", "fail"}  # a worker has the call from then on; the others undo
+HANDED_OVER = {"on_begin", "undo", "_take_back", "fail"}  # a worker has the call from then on; the others undo
 
 
 class InjectedError(Exception):

@@ -24,7 +24,7 @@ def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
     demand = Demand()
     likely = []
     for _ in range(20):
-        likely.append(demand.is_single())
+        likely.append(demand.is_single)
         demand.end_call(alone=True)
     assert likely == [number > 2 and number % 8 != 0 for number in range(20)]
 
@@ -35,12 +35,12 @@ def test_others_that_were_seen_once_are_expected_for_long() -> None:
         demand.end_call(alone=True)
     demand.end_call(alone=False)
     runs = 0
-    while not demand.is_single():
+    while not demand.is_single:
         demand.end_call(alone=True)
         runs += 1
     assert runs > 60
     demand.end_call(alone=False)
-    assert not demand.is_single()
+    assert not demand.is_single
 
 
 class Worker:
