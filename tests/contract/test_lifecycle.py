@@ -148,15 +148,20 @@ class Unable(Told):
         raise ValueError(f"no place for {info.slots} slots")
 
 
-async def test_setup_fails_if_the_server_cannot_take_the_model(folder: Path, setup_gate: Gate) -> None:
-    path = Path(slow_setup.__file__)
-    launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3)
-    worker = ChildWorker(launch, Unable())
-    with pytest.raises(SetupError, match="the server cannot serve the model: no place for 3 slots"):
+async def assert_start_fails(worker: ChildWorker, sentence: str, setup_gate: Gate) -> None:
+    with pytest.raises(SetupError, match=sentence):
         async with asyncio.timeout(LIMIT):
             await worker.start()
     setup_gate.open()
     await worker.stop(LIMIT)
+
+
+async def test_setup_fails_if_the_server_cannot_take_the_model(folder: Path, setup_gate: Gate) -> None:
+    path = Path(slow_setup.__file__)
+    launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3)
+    await assert_start_fails(
+        ChildWorker(launch, Unable()), "the server cannot serve the model: no place for 3 slots", setup_gate
+    )
     assert not leftovers(folder)
 
 
@@ -166,11 +171,7 @@ async def test_setup_fails_if_the_worker_sends_no_messages(
     monkeypatch.setattr("geartrain.bridge.channels.decode_control_to_parent", msgspec.json.decode)
     path = Path(slow_setup.__file__)
     worker = ChildWorker(Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}), Told())
-    with pytest.raises(SetupError, match="the worker's message could not be read"):
-        async with asyncio.timeout(LIMIT):
-            await worker.start()
-    setup_gate.open()
-    await worker.stop(LIMIT)
+    await assert_start_fails(worker, "the worker's message could not be read", setup_gate)
     assert not leftovers(folder)
 
 

@@ -170,16 +170,23 @@ def test_pages_of_the_list(tmp_path: Path, askers: list[Asker]) -> None:
     assert described["inputSchema"]["properties"] == {"text": {"type": "string", "default": "hello"}}
 
 
-def test_keys_and_their_models(tmp_path: Path, askers: list[Asker]) -> None:
-    secrets = {}
-    for name, scopes, models in (
-        ("all", ("predict",), ("*",)),
-        ("some", ("predict",), ("a*",)),
-        ("reader", ("read",), ("*",)),
-    ):
+def keys_in(path: Path, *keys: tuple[str, tuple[str, ...], str]) -> dict[str, dict[str, str]]:
+    """Write keys, each with its name, scopes and models; return the header fields of a request with each of them."""
+    headers = {}
+    for name, scopes, models in keys:
         secret = new_key()
-        add_key(tmp_path / "keys", Key(name, scopes, digest_of(secret), models))
-        secrets[name] = {"authorization": f"Bearer {secret}"}
+        add_key(path, Key(name, scopes, digest_of(secret), (models,)))
+        headers[name] = {"authorization": f"Bearer {secret}"}
+    return headers
+
+
+def test_keys_and_their_models(tmp_path: Path, askers: list[Asker]) -> None:
+    secrets = keys_in(
+        tmp_path / "keys",
+        ("all", ("predict",), "*"),
+        ("some", ("predict",), "a*"),
+        ("reader", ("read",), "*"),
+    )
     asker = open_asker(askers, folder_of(tmp_path / "models", a=MODEL, b=MODEL), "--keys", str(tmp_path / "keys"))
     for _ in range(2):
         asker.process.wait_for_one("ready")
@@ -197,18 +204,15 @@ def test_keys_and_their_models(tmp_path: Path, askers: list[Asker]) -> None:
 
 
 def test_files_belong_to_the_key_that_had_them_made(tmp_path: Path, askers: list[Asker]) -> None:
-    secrets = {}
-    for name, scopes, models in (
-        ("maker", ("predict",), ("*",)),
-        ("other", ("predict",), ("*",)),
-        ("narrow", ("predict",), ("b*",)),
-        ("all", ("predict", "admin"), ("*",)),
-        ("part", ("predict", "admin"), ("b*",)),
-        ("reader", ("read",), ("*",)),
-    ):
-        secret = new_key()
-        add_key(tmp_path / "keys", Key(name, scopes, digest_of(secret), models))
-        secrets[name] = {"authorization": f"Bearer {secret}"}
+    secrets = keys_in(
+        tmp_path / "keys",
+        ("maker", ("predict",), "*"),
+        ("other", ("predict",), "*"),
+        ("narrow", ("predict",), "b*"),
+        ("all", ("predict", "admin"), "*"),
+        ("part", ("predict", "admin"), "b*"),
+        ("reader", ("read",), "*"),
+    )
     asker = open_asker(askers, folder_of(tmp_path / "models", a=PICTURE, b=MODEL), "--keys", str(tmp_path / "keys"))
     for _ in range(2):
         asker.process.wait_for_one("ready")

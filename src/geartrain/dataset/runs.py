@@ -20,8 +20,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.rows import begin_rows, takes_rows
-from geartrain.service.scheduling.rows import RowListener
+from geartrain.service.models.rows import RowEnds, begin_rows, takes_rows
 
 if TYPE_CHECKING:
     from geartrain.client.async_client import AsyncModel
@@ -101,7 +100,8 @@ class LocalRuns:
         self._left += len(rows)
         if takes_rows(self._deployment):
             pairs = [(row, row.input) for row in rows]
-            await self._when_ready(lambda: begin_rows(self._deployment, pairs, ends, queue=2 * self.window), len(rows))
+            told = RowEnds(ends.on_output, ends.on_prediction, ends.on_refused)
+            await self._when_ready(lambda: begin_rows(self._deployment, pairs, told, queue=2 * self.window), len(rows))
             return
         for row in rows:
             await self._when_ready(partial(self._create, row, ends), 1)
@@ -168,7 +168,7 @@ class LocalRuns:
             await asyncio.shield(self._none_left)  # two may wait
 
 
-class _Ends(RowListener):
+class _Ends:
     """Receives the ends of rows that have begun together, and passes on the results of each turn of the loop."""
 
     def __init__(self, runs: LocalRuns, on_results: OnResults, tries: int) -> None:
@@ -179,12 +179,12 @@ class _Ends(RowListener):
         self._ended = 0  # rows since results were passed on
 
     def on_output(self, row: Row, output: Buffer, predict_time: float) -> None:
-        """See `RowListener`."""
+        """Take the output of a run that gave nothing else."""
         self._results.append(Result(row.number, row.kept, output, "", predict_time))
         self._end()
 
     def on_prediction(self, row: Row, prediction: Prediction) -> None:
-        """See `RowListener`."""
+        """Take a prediction that has ended in another way; a row that may have killed its worker runs again."""
         error, run_time = prediction.error or "", prediction.predict_time or 0.0
         if error.startswith(WORKER_CRASHED) and self._tries < MOST_TRIES:
             self._runs.retry(row, self._on_results, self._tries + 1)
@@ -196,7 +196,7 @@ class _Ends(RowListener):
         self._end()
 
     def on_refused(self, row: Row, error: GeartrainError) -> None:
-        """See `RowListener`."""
+        """Take the reason why the model does not take a row."""
         sentences = [field.sentence for field in error.fields]
         self._results.append(Result(row.number, row.kept, error="; ".join(sentences) or error.message))
         self._end()

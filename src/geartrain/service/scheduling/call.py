@@ -122,19 +122,15 @@ class Call:
         prediction has been returned to its creator.
         """
         first = self._members[0]
-        log, shared = first.prediction.log, first.shared
-        others = () if shared is None else shared.logs
-        log.hold()
-        for other in others:
-            other.hold()
+        logs = (first.prediction.log,) if first.shared is None else (first.prediction.log, *first.shared.logs)
+        for log in logs:
+            log.hold()
         try:
             self.permit.worker.run(self.permit.slot, call, self)
         finally:
-            if not log.settle():
-                asyncio.get_running_loop().call_soon(log.release)
-            for other in others:
-                if not other.settle():
-                    asyncio.get_running_loop().call_soon(other.release)
+            for log in logs:
+                if not log.settle():
+                    asyncio.get_running_loop().call_soon(log.release)
 
     def _step(self, wanted: CallState) -> None:
         self.state = TO_CALL_STATE[wanted](self.state)

@@ -119,7 +119,8 @@ class Execution:
         "trace",
     )
 
-    is_listed = True  # in the table of predictions, by its id
+    # It has a prediction from the beginning, which is in the table of predictions by its id.
+    is_listed = True
 
     def __init__(self, scheduler: Scheduler, prediction: Prediction | None, item: ItemInput, *, ticket: Ticket) -> None:
         """Without a prediction, a subclass makes it when it is needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -24,6 +25,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
+from geartrain.service.models.rows import RowEnds, RowExecution, begin_rows
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
@@ -195,6 +197,50 @@ def test_s1_an_admission_that_fails_anywhere_is_undone(
         bench.worker.calls[-1].answer()
         await bench.settle()
         assert after.status == "succeeded"
+        assert bench.taken() == (0, 0, 0, 0, 0)
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=200)
+@given(step=st.integers(0, 90), count=st.integers(1, 4), is_busy=st.booleans())
+def test_s1_rows_whose_admission_fails_anywhere_are_undone(loop: str, step: int, count: int, is_busy: bool) -> None:
+    ended: list[object] = []
+    ends = RowEnds(
+        lambda row, *_: ended.append(row), lambda row, *_: ended.append(row), lambda row, *_: ended.append(row)
+    )
+    rows = [(number, b'{"text": "a"}') for number in range(count)]
+
+    async def main() -> None:
+        bench = Bench()
+        deployment = bench.deployment
+        await deployment.start()
+        if is_busy:
+            deployment.create(NewPrediction(b'{"text": "b"}'))
+            await bench.settle()
+        before = bench.taken()
+        with contextlib.suppress(InjectedError), failing_at(step):
+            begin_rows(deployment, rows, ends, queue=9)
+        await bench.settle()
+        for execution in list(deployment.executions.live):
+            if isinstance(execution, RowExecution):
+                execution.cancel()
+        await bench.settle()
+        assert bench.taken() == before
+        assert len(ended) == len(set(ended)) <= count
+        ended.clear()
+        for call in list(bench.worker.calls):
+            if not call.is_over and not call.was_canceled:
+                call.answer()
+                await bench.settle()
+        assert bench.taken() == (0, 0, 0, 0, 0)
+        begin_rows(deployment, rows, ends, queue=9)
+        for _ in rows:
+            await bench.settle()
+            next(call for call in bench.worker.calls if not call.is_over).answer()
+        await bench.settle()
+        assert ended == list(range(count))
         assert bench.taken() == (0, 0, 0, 0, 0)
 
     run(loop, main())
