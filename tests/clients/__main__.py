@@ -75,7 +75,7 @@ def _install(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
-    """Serve the example models; one of them is busy all the time."""
+    """Serve the example models; two of them are busy all the time."""
     with tempfile.TemporaryDirectory(prefix="clients-") as temporary, contextlib.ExitStack() as stack:
         folder = Path(temporary)
         write_models(folder / "models")
@@ -98,7 +98,10 @@ def serving() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _occupied(client: httpx.Client, never: Path) -> Iterator[None]:
-    """Have the model `busy` run all the time."""
+    """Have the models `busy` and `rank-busy` run all the time."""
+    waits = {"input": {"query": f"wait {never}", "documents": ["a"]}}
+    begun = client.post("/models/rank-busy/predictions", json=waits, headers={"prefer": "respond-async"})
+    begun.raise_for_status()
     said = play("begun", {"wait": str(never)})
     body = {"model": "busy", "messages": [{"role": "user", "content": said}], "stream": True}
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:

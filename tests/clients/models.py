@@ -16,10 +16,14 @@ EMBED = """
             return [[float(len(text)), 0.5, -1.0] for text in texts]
 """
 RANK = """
+    import select
     from geartrain import BaseRunner
 
     class Runner(BaseRunner):
         def run(self, query: str, documents: list[str]) -> list[float]:
+            if query.startswith("wait "):
+                with open(query.removeprefix("wait "), "rb", buffering=0) as gate:
+                    select.select([gate], [], [])
             if query == "fail":
                 raise ValueError("it went wrong")
             return [len(set(query) & set(each)) / len(set(query)) for each in documents]
@@ -67,6 +71,25 @@ JUDGE = """
         def run(self, text: str) -> dict[str, float]:
             return {"violence": 0.9 if "fight" in text else 0.1}
 """
+VIEWER = """
+    from geartrain import BaseRunner, Path
+
+    class Runner(BaseRunner):
+        def chat_prompt(self, messages: list[dict]) -> str:
+            parts = messages[-1]["content"]
+            return parts if isinstance(parts, str) else "".join(part.get("text", "<image>") for part in parts)
+
+        def run(self, prompt: str, images: list[Path] = []) -> str:
+            return f"{prompt} {[image.read_text() for image in images]}"
+"""
+TOKENS = """
+    def run(prompt: str | list[int]) -> str:
+        return repr(prompt)
+"""
+EMBED_TOKENS = """
+    def run(texts: list[str] | list[list[int]]) -> list[list[float]]:
+        return [[float(len(each)), -1.0 if isinstance(each, str) else float(sum(each))] for each in texts]
+"""
 SHOUT = '''
     from geartrain import BaseRunner, Input
 
@@ -101,7 +124,12 @@ READY = {
     "writer": (WRITER, ""),
     "loud-writer": (LOUD, ""),  # that of docs/openai.md
     "embed": (EMBED, ""),
+    "embed-tokens": (EMBED_TOKENS, ""),
+    "tokens": (TOKENS, ""),
+    "viewer": (VIEWER, ""),
     "rank": (RANK, ""),
+    "rank-busy": (RANK, "queue: 0\n"),  # as "busy"
+    "rank-slow": (RANK, "timeout: 0.2\n"),
     "listener": (LISTENER, ""),
     "speaker": (SPEAKER, ""),
     "painter": (PAINTER, ""),

@@ -33,11 +33,34 @@ def test_asynchronous_client(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("model", "query", "status", "requests"),
-    [("nobody", "abc", 404, 1), ("rank", "fail", 500, 3), ("late", "abc", 503, 3), ("player", "abc", 400, 1)],
+    [
+        ("player", "abc", 400, 1),
+        ("no such key", "abc", 401, 1),
+        ("key for something else", "abc", 403, 1),
+        ("nobody", "abc", 404, 1),
+        ("rank", "x" * 1_200_000, 413, 1),
+        ("rank-busy", "abc", 429, 3),
+        ("rank", "fail", 500, 3),
+        ("late", "abc", 503, 3),
+        ("rank-slow", "wait NEVER", 504, 3),
+    ],
+    ids=lambda value: str(value)[:20],
 )
 def test_errors_and_their_requests(server: Server, model: str, query: str, status: int, requests: int) -> None:
-    client = cohere.ClientV2(api_key=server.key, base_url=server.url)
+    key = {"no such key": "gt_wrong", "key for something else": server.reading}.get(model, server.key)
+    model, query = "rank" if " " in model else model, query.replace("NEVER", server.never)
+    client = cohere.ClientV2(api_key=key, base_url=server.url)
     with server.counted() as counted, pytest.raises(ApiError) as caught:
         client.rerank(model=model, query=query, documents=DOCUMENTS)
     assert counted.requests == requests
     assert caught.value.status_code == status
+
+
+def test_error_of_the_asynchronous_client(server: Server) -> None:
+    async def ask() -> None:
+        client = cohere.AsyncClientV2(api_key=server.key, base_url=server.url)
+        await client.rerank(model="nobody", query="abc", documents=DOCUMENTS)
+
+    with pytest.raises(ApiError) as caught:
+        run(ask())
+    assert caught.value.status_code == 404

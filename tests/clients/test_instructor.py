@@ -56,6 +56,29 @@ def test_asynchronous_client(server: Server, mode: Mode, text: str) -> None:
     assert run(ask()).model_dump() == {"a": 5, "b": "x"}
 
 
+@pytest.mark.parametrize(("mode", "text"), FORMS)
+def test_parts_of_the_asynchronous_client(server: Server, mode: Mode, text: str) -> None:
+    async def ask() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=server.base, api_key=server.key) as plain:
+            client = instructor.from_openai(plain, mode=mode)
+            said = text.replace("Answer", "PartialAnswer") if mode is Mode.TOOLS else text
+            parts = client.chat.completions.create_partial(model="player", messages=user(said), response_model=Answer)
+            return [part async for part in parts]
+
+    assert run(ask())[-1].model_dump() == {"a": 5, "b": "x"}
+
+
+def test_error_of_the_asynchronous_client(server: Server) -> None:
+    async def ask() -> None:
+        async with openai.AsyncOpenAI(base_url=server.base, api_key=server.key) as plain:
+            client = instructor.from_openai(plain)
+            text = play({"fail": "it went wrong"})
+            await client.chat.completions.create(model="player", messages=user(text), response_model=Answer)
+
+    with pytest.raises(Exception, match="it went wrong"):  # of a kind of its own
+        run(ask())
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_error_and_its_requests(server: Server, fault: Fault) -> None:
     plain = openai.OpenAI(base_url=server.base, api_key=fault.key_of(server))

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
 from tests.clients.asking import EACH_FAULT, Fault, Server, run, told
+from tests.support.gates import Gates
 from tests.support.text_apis import CALL, play
 
 
@@ -79,6 +80,53 @@ def test_embeddings(server: Server) -> None:
     )
     assert vectors.embed_query("ab") == [2.0, 0.5, -1.0]
     assert run(vectors.aembed_documents(["a", "bcd"])) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
+
+
+def test_logprobs_stops_and_pictures(server: Server) -> None:
+    text = play({"content": "x", "logprobs": [{"token": "x", "logprob": -0.1, "top": []}]})
+    answer = chat(server, logprobs=True).invoke(text)
+    assert answer.response_metadata["logprobs"]["content"][0]["token"] == "x"
+    assert chat(server).invoke(play("one ", "two"), stop=["w"]).text == "one t"
+    url = "data:text/plain,a%20cat"
+    parts: Any = [{"type": "text", "text": "see "}, {"type": "image_url", "image_url": {"url": url}}]
+    assert chat(server, "viewer").invoke([HumanMessage(parts)]).text == "see <image> ['a cat']"
+
+
+def test_other_features_of_asynchronous_calls(server: Server) -> None:
+    async def ask() -> None:
+        tools = chat(server).bind_tools([weather])
+        called = await tools.ainvoke(play(*CALL))
+        assert [call["args"] for call in called.tool_calls] == [{"city": "Ulm"}, {"city": "Bonn"}]
+        whole: Any = None
+        async for chunk in tools.astream(play(*CALL)):
+            whole = chunk if whole is None else whole + chunk
+        assert [call["args"] for call in whole.tool_calls] == [{"city": "Ulm"}, {"city": "Bonn"}]
+        formed = chat(server).with_structured_output(Answer, method="json_schema")
+        assert await formed.ainvoke(play('{"a": ', "5}")) == Answer(a=5)
+        plain = OpenAI(model="writer", base_url=server.base, api_key=server.key, max_tokens=3)
+        assert await plain.ainvoke("a b c d") == "a b c "
+        assert "".join([piece async for piece in plain.astream("a b")]) == "a b "
+        with pytest.raises(openai.InternalServerError, match="it went wrong"):
+            await chat(server).ainvoke(play({"fail": "it went wrong"}))
+
+    run(ask())
+
+
+def test_run_that_fails_in_the_middle(server: Server, gates: Gates) -> None:
+    text = play("begun", {"wait": str(gates["gate"].path)}, {"fail": "it went wrong later"})
+    texts = (chunk.text for chunk in chat(server).stream(text))
+    assert next(filter(None, texts)) == "begun"
+    gates["gate"].open()
+    with pytest.raises(openai.APIError, match="it went wrong later"):
+        list(texts)
+
+
+def test_other_forms_of_embeddings(server: Server) -> None:
+    vectors = OpenAIEmbeddings(
+        model="embed", base_url=server.base, api_key=server.key, check_embedding_ctx_length=False
+    )
+    assert vectors.embed_documents(["a", "bcd"]) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
+    assert run(vectors.aembed_query("ab")) == [2.0, 0.5, -1.0]
 
 
 @EACH_FAULT

@@ -12,6 +12,7 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
 from tests.clients.asking import FAULTS, Fault, Server, run, told
+from tests.support.gates import Gates
 from tests.support.text_apis import CALL, play
 
 
@@ -54,6 +55,42 @@ def test_completions(server: Server) -> None:
     model = model_of(server, "writer", is_chat_model=False, max_tokens=2)
     assert model.complete("a b c").text == "a b "
     assert "".join(chunk.delta or "" for chunk in model.stream_complete("a b")) == "a b "
+
+
+def test_other_asynchronous_calls(server: Server) -> None:
+    async def ask() -> None:
+        plain = model_of(server, "writer", is_chat_model=False, max_tokens=2)
+        assert (await plain.acomplete("a b c")).text == "a b "
+        chunks = await plain.astream_complete("a b")
+        assert "".join([chunk.delta or "" async for chunk in chunks]) == "a b "
+        model = model_of(server)
+        answer = await model.achat_with_tools(
+            [FunctionTool.from_defaults(weather)], user_msg=play(*CALL), allow_parallel_tool_calls=True
+        )
+        calls = model.get_tool_calls_from_response(answer)
+        assert [call.tool_kwargs for call in calls] == [{"city": "Ulm"}, {"city": "Bonn"}]
+        with pytest.raises(openai.InternalServerError, match="it went wrong"):
+            await model.achat(user(play({"fail": "it went wrong"})))
+
+    run(ask())
+
+
+def test_tools_of_a_stream(server: Server) -> None:
+    model = model_of(server)
+    *_, last = model.stream_chat_with_tools(
+        [FunctionTool.from_defaults(weather)], user_msg=play(*CALL), allow_parallel_tool_calls=True
+    )
+    calls = model.get_tool_calls_from_response(last)
+    assert [call.tool_kwargs for call in calls] == [{"city": "Ulm"}, {"city": "Bonn"}]
+
+
+def test_run_that_fails_in_the_middle(server: Server, gates: Gates) -> None:
+    text = play("begun", {"wait": str(gates["gate"].path)}, {"fail": "it went wrong later"})
+    texts = (chunk.delta for chunk in model_of(server).stream_chat(user(text)))
+    assert next(filter(None, texts)) == "begun"
+    gates["gate"].open()
+    with pytest.raises(openai.APIError, match="it went wrong later"):
+        list(texts)
 
 
 def test_embeddings(server: Server) -> None:

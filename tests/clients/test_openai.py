@@ -184,7 +184,118 @@ def test_run_that_fails_in_the_middle(client: openai.OpenAI, gates: Gates) -> No
         list(chunks)
 
 
+def test_parameters(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="player",
+        messages=[{"role": "developer", "content": "be"}, *user("what came?")],
+        temperature=0.5,
+        max_completion_tokens=7,
+        reasoning_effort="low",
+        verbosity="high",
+        seed=3,
+        user="me",
+        extra_body={"top_k": 3},
+    )
+    given = json.loads(raw.parse().choices[0].message.content or "")
+    assert [message["role"] for message in given["messages"]] == ["system", "user"]
+    assert (given["temperature"], given["max_tokens"], given["reasoning_effort"]) == (0.5, 7, "low")
+    assert given["verbosity"] == "high"
+    assert set(raw.headers["x-geartrain-ignored"].split(", ")) == {"seed", "user", "top_k"}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="writer", messages=user("a"), logprobs=True)
+    assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_parameter")
+
+
+def test_choices_of_a_stream(client: openai.OpenAI) -> None:
+    said = {0: "", 1: ""}
+    for chunk in client.chat.completions.create(model="player", messages=user(play("a", "b")), n=2, stream=True):
+        for choice in chunk.choices:
+            said[choice.index] += choice.delta.content or ""
+    assert said == {0: "ab", 1: "ab"}
+
+
+def test_completions_with_usage_echo_and_stops(client: openai.OpenAI) -> None:
+    options: Any = {"stream_options": {"include_usage": True}}
+    chunks = list(client.completions.create(model="writer", prompt="a b c", stop="b", stream=True, **options))
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "a "
+    assert chunks[-1].usage is not None
+    assert client.completions.create(model="writer", prompt="a b", echo=True, n=2).choices[1].text == "a ba b "
+
+
+def test_token_ids(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tokens", prompt=[[1, 2], [3]])
+    assert [choice.text for choice in answer.choices] == ["[1, 2]", "[3]"]
+    vectors = client.embeddings.create(model="embed-tokens", input=[[4, 5], [7]])
+    assert [one.embedding for one in vectors.data] == [[2.0, 9.0], [1.0, 7.0]]
+
+
+def test_pictures_in_chats(client: openai.OpenAI) -> None:
+    url = "data:text/plain,a%20cat"
+    parts: Any = [{"type": "text", "text": "see "}, {"type": "image_url", "image_url": {"url": url}}]
+    answer = client.chat.completions.create(model="viewer", messages=[{"role": "user", "content": parts}])
+    assert answer.choices[0].message.content == "see <image> ['a cat']"
+    items: Any = [{"type": "input_text", "text": "see "}, {"type": "input_image", "image_url": url, "detail": "auto"}]
+    response = client.responses.create(model="viewer", input=[{"role": "user", "content": items}])
+    assert response.output_text == "see <image> ['a cat']"
+
+
+def test_conversation_of_responses(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="player", input=play(*CALL), tools=[FLAT])
+    calls = [item for item in first.output if item.type == "function_call"]
+    results: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "sun"} for call in calls]
+    spoken: Any = [item.model_dump() for item in first.output]
+    second = client.responses.create(model="player", input=[*spoken, *results, *user("and then?")], store=False)
+    roles = [message["role"] for message in json.loads(second.output_text)["messages"]]
+    assert roles == ["assistant", "tool", "tool", "user"]
+    with pytest.raises(openai.BadRequestError, match="keeps no responses"):
+        client.responses.create(model="player", input="a", previous_response_id=first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_endpoint_that_a_model_has_not(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.audio.translations.create(model="listener", file=("speech.wav", b"guten Morgen"))
+
+
 # asynchronous
+
+
+def test_other_features_of_the_asynchronous_client(server: Server, gates: Gates) -> None:
+    async def ask() -> None:
+        async with running(server) as client:
+            chat = client.chat.completions
+            called = await chat.create(model="player", messages=user(play(*CALL)), tools=[WEATHER])
+            assert called.choices[0].finish_reason == "tool_calls"
+            twice = await chat.create(model="player", messages=user(play("one ", "two")), n=2, stop=["w"])
+            assert [choice.message.content for choice in twice.choices] == ["one t", "one t"]
+            form = user(play('{"a": ', "5}"))
+            parsed = await chat.parse(model="player", messages=form, response_format=Answer)
+            assert parsed.choices[0].message.parsed == Answer(a=5)
+            assert (await client.completions.create(model="tokens", prompt=[1, 2])).choices[0].text == "[1, 2]"
+            events = await client.responses.create(model="player", input=play(*CALL), tools=[FLAT], stream=True)
+            kinds = [event.item.type async for event in events if event.type == "response.output_item.done"]
+            assert kinds == ["reasoning", "message", "function_call", "function_call"]
+            recording = ("speech.wav", b"good morning")
+            heard: Any = await client.audio.transcriptions.create(model="listener", file=recording, stream=True)
+            assert [event.type async for event in heard][-1] == "transcript.text.done"
+            spoken = client.audio.speech.with_streaming_response.create(model="speaker", input="hi", voice="bob")
+            async with spoken as stream:
+                assert b"".join([part async for part in stream.iter_bytes()]) == b"bob: hi"
+            picture = io.BytesIO(b"a dog")
+            picture.name = "dog.png"
+            changed = await client.images.edit(model="painter", prompt="a cat and", image=picture)
+            assert changed.data
+            with pytest.raises(openai.InternalServerError, match="it went wrong"):
+                await chat.create(model="player", messages=user(play({"fail": "it went wrong"})))
+            text = play("begun", {"wait": str(gates["later"].path)}, {"fail": "it went wrong later"})
+            chunks = await chat.create(model="player", messages=user(text), stream=True)
+            assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "begun"]
+            gates["later"].open()
+            with pytest.raises(openai.APIError, match="it went wrong later"):
+                await anext(chunks)
+
+    run(ask())
 
 
 def test_asynchronous_client(server: Server) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, BinaryContent
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -57,6 +57,30 @@ def test_tool_and_structured_output(server: Server, is_responses: bool) -> None:
     answer = agent.run_sync(play(called("weather", '{"city": "Ulm"}')))
     assert answer.output == Answer(a=5)
     assert cities == ["Ulm"]
+
+
+def test_structured_output_as_a_stream(server: Server) -> None:
+    async def ask() -> list[Answer]:
+        agent = Agent(model_of(server), output_type=Answer)
+        async with agent.run_stream(play(called("final_result", '{"a": 5}'))) as stream:
+            return [each async for each in stream.stream_output(debounce_by=None)]
+
+    assert run(ask())[-1] == Answer(a=5)
+
+
+@pytest.mark.parametrize("is_responses", [False, True])
+def test_picture(server: Server, is_responses: bool) -> None:
+    agent = Agent(model_of(server, "viewer", is_responses=is_responses))
+    answer = agent.run_sync(["see ", BinaryContent(b"a cat", media_type="image/png")])
+    assert answer.output == "see <image> ['a cat']"
+
+
+def test_error_of_an_asynchronous_run(server: Server) -> None:
+    async def ask() -> None:
+        await Agent(model_of(server)).run(play({"fail": "it went wrong"}))
+
+    with pytest.raises(ModelHTTPError, match="it went wrong"):
+        run(ask())
 
 
 @EACH_FAULT

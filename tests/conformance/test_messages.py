@@ -139,9 +139,20 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         m.ModelCall(7, 3, 22, ALL, "detector", "2", m.Handle("/proc/1/fd/6", 0, 99), packed=True),
         "reports",
     ),
+    "call/ModelCall of an answer": (
+        m.ModelCall(
+            8, 3, 22, 0, "reader", "", m.Inline(b"head"), packed=True, passed=m.Handle("/proc/1/fd/9", 1280, 600_000)
+        ),
+        "reports",
+    ),
     "call/ModelCallEnd": (m.ModelCallEnd(7), "reports"),
+    "call/ModelRunEnd": (m.ModelRunEnd(3, 22, (7,)), "reports"),
     "call/ModelAnswer": (
         m.ModelAnswer(7, m.Inline(b'"/run/a.png"'), files=("/run/a.png",), mode="value"),
+        "calls",
+    ),
+    "call/ModelAnswer in memory": (
+        m.ModelAnswer(7, m.Handle("/proc/1/fd/9", 0, 601_280), packed=True, mode="value", may_stay=True),
         "calls",
     ),
     "call/ModelAnswer failed": (
@@ -300,7 +311,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 18
+    assert m.PROTOCOL_VERSION == 19
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

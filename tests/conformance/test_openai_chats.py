@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from geartrain.service.workers.pool import ModelSetupError
 from tests.support.clients import asyncio_client
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 
@@ -140,6 +141,27 @@ async def test_files_that_have_a_template(serve: Serve, tmp_path: Path, files: d
         assert text_of(await chat(server, "hi")) == prompt
 
 
+@pytest.mark.parametrize("source", [ECHO, OWN_METHOD])
+async def test_template_of_the_settings_comes_first(serve: Serve, tmp_path: Path, source: str) -> None:
+    folder = with_files(
+        tmp_path / "model",
+        source,
+        geartrain__yaml="openai: {chat_template: mine.jinja}\n",
+        mine__jinja="{{ bos_token }}mine: {{ messages[0].content }}",
+        chat_template__jinja="another",
+        tokenizer_config__json='{"bos_token": "<s>"}',
+    )
+    async with serve(folder) as server:
+        assert text_of(await chat(server, "hi")) == "<s>mine: hi"
+
+
+async def test_template_of_the_settings_that_is_not_there(serve: Serve, tmp_path: Path) -> None:
+    folder = with_files(tmp_path / "model", ECHO, geartrain__yaml="openai: {chat_template: mine.jinja}\n")
+    with pytest.raises(ModelSetupError, match=r"mine\.jinja cannot be read"):
+        async with serve(folder):
+            pass
+
+
 @pytest.mark.parametrize(
     ("source", "prompt"), [(OWN_METHOD, "a | b"), (OWN_TEXT, "b of 2"), (OWN_FILE, "own: a"), (TOKENIZER, "<s>yes")]
 )
@@ -254,7 +276,7 @@ def test_other_models_answer_meanwhile(server_process: Callable[..., ServerProce
     for _ in range(2):
         process.wait_for("ready")
 
-    async def both() -> list[float]:
+    async def both() -> int:
         async with asyncio_client(url) as client:
 
             async def ask(model: str) -> httpx.Response:
@@ -263,17 +285,14 @@ def test_other_models_answer_meanwhile(server_process: Callable[..., ServerProce
 
             assert text_of(await ask("quick")) == "quick"  # its renderer has begun
             slow = asyncio.create_task(ask("slow"))
-            times = []
+            count = 0
             while not slow.done():
-                begin = perf_counter()
                 assert text_of(await ask("quick")) == "quick"
-                times.append(perf_counter() - begin)
+                count += 1
             assert (await slow).status_code == 500
-            return times
+            return count
 
-    times = asyncio.run(both())
-    assert len(times) > 10
-    assert sorted(times)[len(times) * 9 // 10] < 0.1
+    assert asyncio.run(both()) > 10  # within the two seconds of the other one, one after the other
 
 
 async def test_renderer_ends_with_its_worker(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
+from geartrain.apis.openai.growth import Growth
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models.deployment import Limits
 from tests.support.clients import asyncio_client
 from tests.support.gates import Gates
-from tests.support.openai_client import assert_refused, check
-from tests.support.servers import LiveServer, Serve, eventually
+from tests.support.openai_client import Official, assert_refused, check, official_clients
+from tests.support.servers import LiveServer, Serve, eventually, write_model
 
 if TYPE_CHECKING:
     import httpx
@@ -128,6 +131,12 @@ async def words(serve_shared: Serve) -> AsyncIterator[LiveServer]:
         yield server
 
 
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def official() -> AsyncIterator[Official]:
+    async with official_clients() as client_of:
+        yield client_of
+
+
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 
 
@@ -177,8 +186,7 @@ async def test_parameters_without_an_input_are_passed_over_and_named(text: LiveS
     response = await ask(text, path, "a", **given, stream_options=None)
     assert text_of(response) == "done"
     named = set(response.headers["x-geartrain-ignored"].split(", "))
-    other = {"reasoning_effort", "verbosity"} if path == "/v1/responses" else set()  # members of objects there
-    assert named - {"reasoning.effort", "text.verbosity"} == set(given) - other
+    assert named == set(given)
 
 
 @pytest.mark.parametrize(
@@ -252,13 +260,152 @@ async def test_form_of_a_stream_that_does_not_fit_is_an_error_event(words: LiveS
     assert "[DONE]" not in response.text
 
 
-async def test_usage_that_nobody_counts(text: LiveServer) -> None:
-    options = {"include_usage": True}
-    response = await ask(text, "/v1/chat/completions", "a", stream=True, stream_options=options)
-    *chunks, last = data_of(response)
-    for chunk in chunks:
+async def test_usage_that_nobody_counts(text: LiveServer, official: Official) -> None:
+    """The last chunk of a chat has no usage, which is no null in OpenAI's document; that of a completion has zeros."""
+    options: Any = {"include_usage": True}
+    chat = data_of(await ask(text, "/v1/chat/completions", "a", stream=True, stream_options=options))
+    for chunk in chat:
         check("CreateChatCompletionStreamResponse", chunk)
-    assert (last["choices"], last["usage"]) == ([], None)
+    assert chat[-1]["choices"] == []
+    assert "usage" not in chat[-1]
+    whole = data_of(await ask(text, "/v1/completions", "a", stream=True, stream_options=options))
+    for chunk in whole:
+        check("CompletionChunk", chunk)
+    assert (whole[-1]["choices"], whole[-1]["usage"]["total_tokens"]) == ([], 0)
+    stream = await official(text).chat.completions.create(
+        model="text", messages=[{"role": "user", "content": "a"}], stream=True, stream_options=options
+    )
+    assert [chunk.usage async for chunk in stream][-1] is None
+
+
+# token ids
+
+
+IDS = """
+    def run({inputs}) -> str:
+        return repr({said})
+"""
+BOTH = IDS.format(inputs="prompt: str | list[int]", said="prompt")
+BESIDE = IDS.format(inputs='prompt: str = "", token_ids: list[int] = []', said="token_ids or prompt")
+
+
+@pytest.mark.parametrize("source", [BOTH, BESIDE])
+async def test_token_ids_of_prompts(serve: Serve, source: str, official: Official) -> None:
+    async with serve(source) as server:
+        assert server.deployment.openai.view.endpoints[:2] == ("chat", "responses")
+        client = official(server)
+        prompts: list[tuple[Any, list[str]]] = [
+            ("a", ["'a'"]),
+            (["a", "b"], ["'a'", "'b'"]),
+            ([1, 2], ["[1, 2]"]),
+            ([[1, 2], [3]], ["[1, 2]", "[3]"]),
+        ]
+        for prompt, texts in prompts:
+            answer = await client.completions.create(model=server.deployment.name, prompt=prompt)
+            assert [choice.text for choice in answer.choices] == texts
+        answer = await client.completions.create(model=server.deployment.name, prompt=[[1], [2]], n=2)
+        assert [choice.text for choice in answer.choices] == ["[1]", "[1]", "[2]", "[2]"]
+        assert text_of(await ask(server, "/v1/chat/completions", "a")) == "'a'"
+        for wrong, said in (
+            (["a", 1], "mixes"),
+            ([1, [2]], "mixes"),
+            ([[1], []], "empty list of token ids"),
+            ([-1], "is not valid"),
+            ([[1]] * 129, "at most 128"),
+        ):
+            refused = await server.client.post(
+                "/v1/completions", json={"model": server.deployment.name, "prompt": wrong}
+            )
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+            assert said in refused.json()["error"]["message"]
+        refused = await ask(server, "/v1/completions", "a", prompt=[1], echo=True)
+        await assert_refused(refused, 400, "echo", "unsupported_parameter", "token ids")
+
+
+async def test_model_of_token_ids_alone(serve: Serve) -> None:
+    async with serve(IDS.format(inputs="prompt: list[int]", said="prompt")) as server:
+        assert server.deployment.openai.view.endpoints == ("completions",)
+        assert text_of(await ask(server, "/v1/completions", "", prompt=[7])) == "[7]"
+        refused = await ask(server, "/v1/completions", "a")
+        assert "takes token ids" in refused.json()["error"]["message"]
+        assert (await ask(server, "/v1/chat/completions", "a")).json()["error"]["code"] == "unsupported_model"
+
+
+async def test_large_prompt_of_token_ids(serve: Serve) -> None:
+    async with serve("def run(prompt: str | list[int]) -> str:\n    return str(sum(prompt))\n") as server:
+        ids = [*range(50_000)]
+        assert text_of(await ask(server, "/v1/completions", "", prompt=ids)) == str(sum(ids))
+
+
+async def test_token_ids_that_are_no_prompt(serve: Serve) -> None:
+    """An input of ids beside a text that is required takes none."""
+    async with serve(IDS.format(inputs="prompt: str, token_ids: list[int] = []", said="prompt")) as server:
+        await assert_refused(
+            await ask(server, "/v1/completions", "", prompt=[1]), 400, "prompt", "invalid_input", "takes text"
+        )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "vector"),
+    [
+        ("text: str | list[int]", "list[float]", "[len(text), sum(text) if isinstance(text, list) else -1]"),
+        (
+            "texts: list[str] | list[list[int]]",
+            "list[list[float]]",
+            "[[len(each), sum(each) if isinstance(each, list) else -1] for each in texts]",
+        ),
+        (
+            "sentences: list[str] = [], input_ids: list[list[int]] = []",
+            "list[list[float]]",
+            "[[len(each), -1] for each in sentences] + [[len(each), sum(each)] for each in input_ids]",
+        ),
+    ],
+)
+async def test_token_ids_to_embed(serve: Serve, official: Official, inputs: str, output: str, vector: str) -> None:
+    async with serve(f"def run({inputs}) -> {output}:\n    return {vector}\n") as server:
+        client = official(server)
+        for given, said in (
+            ("abc", [[3, -1]]),
+            (["abc", "d"], [[3, -1], [1, -1]]),
+            ([4, 5], [[2, 9]]),
+            ([[4, 5], [7]], [[2, 9], [1, 7]]),
+        ):
+            value: Any = given
+            answer = await client.embeddings.create(model=server.deployment.name, input=value)
+            assert [each.embedding for each in answer.data] == said
+
+
+@pytest.mark.parametrize("name", ["input", "inputs", "numbers"])
+async def test_list_of_numbers_is_no_embedding(serve: Serve, name: str) -> None:
+    """A model of tables takes lists of numbers, too."""
+    async with serve(f"def run({name}: list[int]) -> list[float]:\n    return [1.0]\n") as server:
+        assert server.deployment.openai.view.endpoints == ()
+
+
+WIDE = """
+    from pathlib import Path
+    import numpy as np
+    from jaxtyping import Float32
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, texts: list[str]) -> Float32[np.ndarray, "n 2"]:
+            with Path("{runs}").open("a") as file:
+                file.write("x")
+            return np.ones((len(texts), 2), np.float32)
+"""
+
+
+async def test_wrong_dimensions_are_refused_before_the_model_runs(serve: Serve, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    async with serve(WIDE.format(runs=runs)) as server:
+        body = {"model": server.deployment.name, "input": "a"}
+        for wrong in (1, 3):
+            response = await server.client.post("/v1/embeddings", json={**body, "dimensions": wrong})
+            await assert_refused(response, 400, "dimensions", "unsupported_parameter", "have 2 dimensions")
+        assert not runs.exists()
+        assert (await server.client.post("/v1/embeddings", json={**body, "dimensions": 2})).status_code == 200
+        assert runs.read_text() == "x"
 
 
 async def test_version_of_a_model(text: LiveServer) -> None:
@@ -330,3 +477,95 @@ async def test_worker_that_ends(serve: Serve) -> None:
         response = await ask(server, "/v1/chat/completions", "a")
         await assert_refused(response, 500, None, "run_failed", "")
         assert response.headers["x-should-retry"] == "false"
+
+
+async def assert_to_be_sent_again(response: httpx.Response, code: str, said: str) -> None:
+    """Hold an answer against the form of a fault that is over soon."""
+    await assert_refused(response, 503, None, code, said)
+    assert response.json()["error"]["type"] == "server_error"
+    assert int(response.headers["retry-after"]) >= 1
+    assert "x-should-retry" not in response.headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_server_that_ends(serve: Serve, gates: Gates, stream: bool) -> None:
+    """New requests are refused while those that run come to their ends."""
+    async with serve(TEXT, name="text") as server:
+        running = asyncio.ensure_future(ask(server, PATHS[0], f"wait {gates['gate'].path}"))
+        await eventually(lambda: len(server.predictions.live) == 1)
+        ending = asyncio.ensure_future(server.deployment.close(None))
+        await eventually(lambda: server.deployment.executions.is_closed)
+        for path in PATHS:
+            response = await ask(server, path, "a", stream=stream)
+            await assert_to_be_sent_again(response, "shutting_down", "takes no new predictions")
+        gates["gate"].open()
+        assert text_of(await running) == "begundone"
+        await ending
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_request_that_waits_too_long(serve: Serve, gates: Gates, tmp_path: Path, stream: bool) -> None:
+    folder = write_model(tmp_path / "text", TEXT)
+    (folder / "geartrain.yaml").write_text("priority_levels:\n  - timeout: 0.1\n")
+    async with serve(folder) as server:
+        running = asyncio.ensure_future(ask(server, PATHS[0], f"wait {gates['gate'].path}"))
+        await eventually(lambda: len(server.predictions.live) == 1)
+        for path in PATHS:
+            response = await ask(server, path, "a", stream=stream)
+            await assert_to_be_sent_again(response, "queue_timed_out", "Request timeout expired")
+        gates["gate"].open()
+        assert text_of(await running) == "begundone"
+
+
+async def assert_internal(response: httpx.Response) -> None:
+    """Hold an answer against the form of a fault of the server, which says nothing about it."""
+    await assert_refused(response, 500, None, "internal", "Internal server error")
+    assert response.json()["error"]["type"] == "server_error"
+    assert response.headers["x-should-retry"] == "false"
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_fault_of_the_server_before_the_run(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    def fail(_: Any) -> Prediction:
+        raise RuntimeError("a secret")
+
+    async with serve(TEXT, name="text") as server:
+        monkeypatch.setattr(server.deployment, "create", fail)
+        for path in PATHS:
+            await assert_internal(await ask(server, path, "a", stream=stream))
+            assert "a secret" in caplog.text
+            caplog.clear()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_fault_of_the_server_behind_the_run(serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def fail(*_: Any) -> bytes:
+        raise RuntimeError("a secret")
+
+    async with serve(TEXT, name="text") as server:
+        monkeypatch.setattr(Growth, "end", fail)
+        await assert_internal(await ask(server, path, "a"))
+        assert not server.predictions.live
+
+
+async def test_fault_of_the_server_in_a_stream(serve: Serve, gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> bytes:
+        raise RuntimeError("a secret")
+
+    async with serve(TEXT, name="text") as server:
+        monkeypatch.setattr(Growth, "end", fail)
+        body = {"model": "text", "messages": [{"role": "user", "content": f"wait {gates['gate'].path}"}]}
+        lines = []
+        async with server.client.stream("POST", PATHS[0], json={**body, "stream": True}) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                lines.append(line)
+                if "begun" in line:
+                    gates["gate"].open()
+        last = json.loads([line for line in lines if line][-1].removeprefix("data: "))
+        check("ErrorResponse", last)
+        assert (last["error"]["code"], last["error"]["message"]) == ("internal", "Internal server error")
+        assert not server.predictions.live

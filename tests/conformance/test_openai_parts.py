@@ -184,6 +184,7 @@ async def test_messages_keep_the_places_of_files(serve: Serve) -> None:
         ([{"type": "input_audio", "input_audio": {"data": "bGE=", "format": "wav"}}] * 2, "at most 1"),
         ([picture(data("x")), {"type": "file", "file": {}}], "a part of the type 'file'"),
         ([picture("data:image/png;base64,%%%")], "base64"),
+        ([{"type": ["image_url"], "image_url": {"url": data("x")}}], "a part of the type '['image_url']'"),
     ],
 )
 async def test_parts_that_are_refused(sees: LiveServer, parts: list[dict[str, Any]], said: str) -> None:

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from geartrain.domain.predictions.batch_jobs import (
+    OF_MESSAGES,
     BatchEnd,
     BatchFault,
     BatchOwnership,
@@ -267,6 +269,44 @@ async def test_batches_are_listed_by_pages(bench: Bench) -> None:
     assert await names(Selection(9, principal=ADA)) == ["three", "one"]
     assert await names(Selection(1, "three", principal=ADA)) == ["one"]
     assert await names(Selection(9, "unknown")) == []
+
+
+async def test_batches_of_messages_have_lists_of_their_own(bench: Bench) -> None:
+    for name in ("msgbatch_1", "batch_2", "msgbatch_3", "msgbatch_4"):
+        await bench.batches.add_batch(batch(name), most=9)
+
+    async def names(selection: Selection) -> list[str]:
+        return [each.new.id for each in await bench.batches.list_batches(selection)]
+
+    assert await names(Selection(9)) == ["batch_2"]
+    assert await names(Selection(2, of_messages=True)) == ["msgbatch_4", "msgbatch_3"]
+    assert await names(Selection(9, "msgbatch_3", of_messages=True)) == ["msgbatch_1"]
+    assert await names(Selection(9, "msgbatch_1", is_ascending=True, of_messages=True)) == ["msgbatch_3", "msgbatch_4"]
+
+
+async def test_removed_batch_takes_its_files_with_it(bench: Bench) -> None:
+    new = file("f", purpose=OF_MESSAGES)
+    await bench.batches.add_file(new, "a", most=9, most_bytes=MUCH)
+    await bench.batches.add_piece(new, "a", b"x", piece=0)
+    await bench.batches.complete_file("f", "a", expires_at=new.expires_at)
+    await upload(bench, "other", b"x")
+    await bench.batches.add_batch(replace(batch("msgbatch_1"), endpoint="/v1/messages"), most=9)
+    mine = await take(bench)
+    await bench.batches.add_lines(mine, [LineAnswer(1, False, b"1"), LineAnswer(2, True, b"2")])
+    assert not await bench.batches.remove_batch("msgbatch_1")
+    await bench.batches.end_batch(mine, end())
+    output = await bench.batches.find_file("out")
+    assert output is not None
+    assert output.purpose == OF_MESSAGES
+    assert [each.id for each in await bench.batches.list_files(Selection(9))] == ["other"]
+    assert await bench.batches.list_files(Selection(9, purpose=OF_MESSAGES)) == ()
+    assert await bench.batches.remove_batch("msgbatch_1")
+    assert not await bench.batches.remove_batch("msgbatch_1")
+    assert await bench.batches.find_batch("msgbatch_1") is None
+    assert [await bench.batches.find_file(name, is_used=True) for name in ("f", "out", "err")] == [None] * 3
+    assert await bench.batches.read_piece("f", 0) is None
+    assert await bench.batches.read_lines("msgbatch_1", is_error=False, after=0, limit=9) == ()
+    assert await bench.batches.read_lines("msgbatch_1", is_error=True, after=0, limit=9) == ()
 
 
 async def test_old_batch_goes_after_its_files(bench: Bench) -> None:

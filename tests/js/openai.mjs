@@ -75,6 +75,57 @@ test(`${PACKAGE}: forms`, async () => {
   await assert.rejects(client.chat.completions.parse(chat(play("[]"), { response_format })), /response_format/);
 });
 
+test(`${PACKAGE}: choices of a stream, logprobs and pictures`, async () => {
+  const said = ["", ""];
+  for await (const chunk of await client.chat.completions.create(chat(play("a", "b"), { n: 2, stream: true }))) {
+    for (const choice of chunk.choices) {
+      said[choice.index] += choice.delta.content ?? "";
+    }
+  }
+  assert.deepEqual(said, ["ab", "ab"]);
+  const token = { content: "x", logprobs: [{ token: "x", logprob: -0.1, top: [] }] };
+  const counted = await client.chat.completions.create(chat(play(token), { logprobs: true }));
+  assert.equal(counted.choices[0].logprobs.content[0].token, "x");
+  const content = [
+    { type: "text", text: "see " },
+    { type: "image_url", image_url: { url: "data:text/plain,a%20cat" } },
+  ];
+  const seen = await client.chat.completions.create({ model: "viewer", messages: [{ role: "user", content }] });
+  assert.equal(seen.choices[0].message.content, "see <image> ['a cat']");
+});
+
+test(`${PACKAGE}: token ids`, async () => {
+  const text = await client.completions.create({ model: "tokens", prompt: [[1, 2], [3]] });
+  assert.deepEqual(text.choices.map((choice) => choice.text), ["[1, 2]", "[3]"]);
+  const vectors = await client.embeddings.create({ model: "embed-tokens", input: [[4, 5], [7]] });
+  assert.deepEqual(vectors.data.map((one) => [...one.embedding]), [[2, 9], [1, 7]]);
+});
+
+test(`${PACKAGE}: tools of responses, and a completion as a stream`, async () => {
+  const tools = [{ type: "function", name: "weather", parameters: { type: "object" }, strict: false }];
+  const final = await client.responses.stream({ model: "player", input: play(...CALL), tools }).finalResponse();
+  assert.deepEqual(final.output.map((item) => item.type), ["reasoning", "function_call"]);
+  let said = "";
+  for await (const chunk of await client.completions.create({ model: "writer", prompt: "a b", stream: true })) {
+    said += chunk.choices[0].text;
+  }
+  assert.equal(said, "a b ");
+});
+
+test(`${PACKAGE}: a run that fails in the middle`, async () => {
+  const text = play("begun", { fail: "it went wrong later" });
+  const stream = await client.chat.completions.create(chat(text, { stream: true })).catch((error) => error);
+  if (stream instanceof errors.APIError) { // it has failed before its first piece was sent
+    assert.match(stream.message, /it went wrong later/);
+    return;
+  }
+  await assert.rejects(async () => {
+    for await (const chunk of stream) {
+      assert.ok(chunk.id);
+    }
+  }, /it went wrong later/);
+});
+
 test(`${PACKAGE}: completions and responses`, async () => {
   const text = await client.completions.create({ model: "writer", prompt: ["a b c", "d"], max_tokens: 2 });
   assert.deepEqual(text.choices.map((choice) => choice.text), ["a b ", "d "]);

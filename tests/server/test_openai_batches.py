@@ -15,10 +15,10 @@ import pytest
 from geartrain.apis.openai import batches as lines_of_batches
 from geartrain.domain.predictions.batch_jobs import OPEN_BATCH
 from geartrain.server.options import StoreOptions
-from geartrain.service.models.deployment import Limits
 from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.openai import batch_lines, batch_runner, stored_batches
+from tests.support.batch_bench import Bench
 from tests.support.cluster import ready
 from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, write_model
 
@@ -81,34 +81,9 @@ def ids(lines: list[dict[str, Any]]) -> list[str]:
     return [each["custom_id"] for each in lines]
 
 
-class Bench:
-    """A model, and the store of its servers."""
-
-    def __init__(self, serve: Serve, folder: Path) -> None:
-        self._serve = serve
-        self.folder = write_model(folder / "model", MODEL)
-        self.url = f"sqlite:///{folder}/store.db"
-
-    def serve(self, **options: Any) -> Any:
-        store = StoreOptions(url=self.url, lease=3.0)
-        return self._serve(self.folder, **{"store": store, "limits": Limits(queue=10), **options})
-
-    def runs(self) -> list[str]:
-        path = self.folder / "runs"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
-
-    async def has_run(self, prompt: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while prompt not in self.runs():  # noqa: ASYNC110 - the model tells nobody
-                await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def bench(serve: Serve, tmp_path: Path) -> Bench:
-    return Bench(serve, tmp_path)
+    return Bench(serve, tmp_path, MODEL)
 
 
 @pytest.fixture

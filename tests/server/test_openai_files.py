@@ -123,7 +123,14 @@ async def test_uploads_that_are_wrong(server: LiveServer) -> None:
 
 
 async def test_lists_that_are_wrong(server: LiveServer) -> None:
-    for query, name in (("limit=0", "limit"), ("limit=x", "limit"), ("limit=10001", "limit"), ("order=up", "order")):
+    for query, name in (
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("limit=10001", "limit"),
+        ("order=up", "order"),
+        ("after=%00", "after"),
+        ("purpose=a%00", "purpose"),
+    ):
         assert name in await refused(server, 400, "invalid_input", method="GET", path=f"/v1/files?{query}")
     assert (await server.client.get("/v1/files?after=file-unknown")).json()["data"] == []
 

@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from geartrain.domain.predictions.batch_jobs import (
+    MESSAGE_BATCH,
+    OF_MESSAGES,
     OPEN_BATCH,
     Batch,
     BatchEnd,
@@ -99,7 +101,9 @@ class MemoryBatches:
         seen = [
             file
             for file in found
-            if selection.principal.may_see(file.principal) and selection.purpose in ("", file.purpose)
+            if selection.principal.may_see(file.principal)
+            and selection.purpose in ("", file.purpose)
+            and file.purpose != OF_MESSAGES
         ]
         return tuple(seen[: selection.limit])
 
@@ -148,7 +152,13 @@ class MemoryBatches:
     async def list_batches(self, selection: Selection) -> tuple[Batch, ...]:
         self._reach()
         found = [self.batches[name].batch for name in _part(list(self.batches), selection)]
-        return tuple(each for each in found if selection.principal.may_see(each.new.principal))[: selection.limit]
+        seen = [
+            each
+            for each in found
+            if selection.principal.may_see(each.new.principal)
+            and each.new.id.startswith(MESSAGE_BATCH) == selection.of_messages
+        ]
+        return tuple(seen[: selection.limit])
 
     async def cancel_batch(self, batch_id: str, principal: Principal, *, at: float) -> Batch | None:
         self._reach()
@@ -158,6 +168,16 @@ class MemoryBatches:
         if found.batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             found.batch = replace(found.batch, status=BatchStatus.CANCELLING, cancelling_at=at)
         return found.batch
+
+    async def remove_batch(self, batch_id: str) -> bool:
+        self._reach()
+        found = self.batches.get(batch_id)
+        if found is None or found.is_open:
+            return False
+        del self.batches[batch_id]
+        self.files = {name: each for name, each in self.files.items() if each.file.batch != batch_id}
+        await self.remove_file(found.batch.new.input_file)
+        return True
 
     async def take_batches(self, owner: str, *, limit: int) -> tuple[Batch, ...]:
         self._reach()
@@ -230,7 +250,8 @@ class MemoryBatches:
                 kind = "errors" if is_error else "output"
                 told: dict[str, Any] = {"principal": new.principal, "batch": new.id, "is_errors": is_error}
                 expires_at = end.at + new.output_seconds
-                file = StoredFile(name, f"{new.id}_{kind}.jsonl", "batch_output", end.at, expires_at, size, **told)
+                purpose = OF_MESSAGES if new.is_of_messages else "batch_output"
+                file = StoredFile(name, f"{new.id}_{kind}.jsonl", purpose, end.at, expires_at, size, **told)
                 self.files[name] = _File(file, "")
         progress = replace(
             batch.progress,

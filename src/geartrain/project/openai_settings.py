@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from geartrain.domain.signature.openai_media import MediaEndpoint
@@ -65,6 +66,12 @@ def _refuses(value: object) -> bool:
     return value == "refuse"
 
 
+def _file(value: object) -> str:
+    if not isinstance(value, str) or not value or ".." in Path(value).parts or Path(value).is_absolute():
+        raise ValueError
+    return value
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError  # noqa: TRY004 - told as any other wrong value
@@ -76,5 +83,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], Any], str]]] = {
     "fields": ("fields", _fields, "parameters and the inputs that they fill, such as `max_tokens: limit`"),
     "aliases": ("aliases", _aliases, "a list of names, such as [gpt-4o-mini]"),
     "unsupported": ("refuses", _refuses, "`ignore`, or `refuse`"),
+    "chat_template": ("chat_template", _file, "the name of a file in the model's folder, such as chat.jinja"),
     "matryoshka": ("matryoshka", _flag, "`true`, or `false`"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geartrain.domain.predictions.batch_jobs import BatchStatus
+from geartrain.domain.predictions.batch_jobs import MESSAGE_BATCH, OF_MESSAGES, BatchStatus
 from geartrain.store.sql import ALIVE, OPEN_BATCHES
 
 _SEEN: Final = "(:sees_all = 1 OR principal IN ('', :principal))"
@@ -65,6 +65,7 @@ def list_files(*, is_ascending: bool, of_purpose: bool) -> str:
     """Return the SQL of a list of files, which begins behind `:place`."""
     order, beyond = ("", ">") if is_ascending else (" DESC", "<")
     purpose = "AND purpose = :purpose " if of_purpose else ""
+    purpose += f"AND purpose <> '{OF_MESSAGES}' "
     return f"""SELECT {_FILE} FROM geartrain_files WHERE number {beyond} :place AND {_KEPT} AND {_SEEN} {purpose}
 ORDER BY number{order} LIMIT :limit"""
 
@@ -87,8 +88,16 @@ FIND_BATCH: Final = f"SELECT {_BATCH} FROM geartrain_batches WHERE id = :id"
 
 PLACE_OF_BATCH: Final = "SELECT number FROM geartrain_batches WHERE id = :id"
 
-LIST_BATCHES: Final = f"""
-SELECT {_BATCH} FROM geartrain_batches WHERE number < :place AND {_SEEN} ORDER BY number DESC LIMIT :limit"""
+_IS_OF_MESSAGES: Final = f"substr(id, 1, {len(MESSAGE_BATCH)}) = '{MESSAGE_BATCH}'"
+
+
+def list_batches(*, is_ascending: bool, of_messages: bool) -> str:
+    """Return the SQL of a list of batches, which begins behind `:place`."""
+    order, beyond = ("", ">") if is_ascending else (" DESC", "<")
+    kind = _IS_OF_MESSAGES if of_messages else f"NOT {_IS_OF_MESSAGES}"
+    return f"""SELECT {_BATCH} FROM geartrain_batches WHERE number {beyond} :place AND {_SEEN} AND {kind}
+ORDER BY number{order} LIMIT :limit"""
+
 
 CANCEL_BATCH: Final = f"""
 UPDATE geartrain_batches SET status = '{BatchStatus.CANCELLING}', cancelling_at = :at
@@ -135,7 +144,7 @@ SELECT is_error, coalesce(sum(length(body) + 1), 0) FROM geartrain_batch_lines W
 ADD_ANSWERS: Final = """
 INSERT INTO geartrain_files
     (id, principal, purpose, name, size, pieces, created_at, expires_at, owner, batch, is_errors)
-VALUES (:file, :principal, 'batch_output', :name, :size, 0, :at, :expires_at, '', :id, :is_errors)"""
+VALUES (:file, :principal, :purpose, :name, :size, 0, :at, :expires_at, '', :id, :is_errors)"""
 
 END_BATCH: Final = f"""
 UPDATE geartrain_batches SET status = :status, progress = :progress, ended_at = {{now}}
@@ -148,5 +157,10 @@ WHERE b.ended_at <= {{now}} - :seconds AND b.status NOT IN {OPEN_BATCHES}
 ORDER BY b.number LIMIT :limit {{skip_locked}}"""
 
 REMOVE_BATCH: Final = "DELETE FROM geartrain_batches WHERE id = :id"
+
+REMOVE_ENDED_BATCH: Final = f"""
+DELETE FROM geartrain_batches WHERE id = :id AND status NOT IN {OPEN_BATCHES} RETURNING input_file"""
+
+REMOVE_ANSWERS: Final = "DELETE FROM geartrain_files WHERE batch = :id"
 
 REMOVE_ALL_LINES: Final = "DELETE FROM geartrain_batch_lines WHERE batch = :id"

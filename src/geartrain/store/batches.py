@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.predictions.batch_jobs import (
+    OF_MESSAGES,
     Batch,
     BatchEnd,
     BatchOwnership,
@@ -197,13 +198,14 @@ class Batches:
         return await self._groups.run(Operation(steps, only_reads=True))
 
     async def list_batches(self, selection: Selection) -> tuple[Batch, ...]:
+        template = sql.list_batches(is_ascending=selection.is_ascending, of_messages=selection.of_messages)
         values = {"limit": selection.limit, **_seen(selection.principal)}
 
         def steps() -> Steps[tuple[Batch, ...]]:
             place = yield from _place(sql.PLACE_OF_BATCH, selection)
             if place is None:
                 return ()
-            [found] = yield [Statement(sql.LIST_BATCHES, {**values, "place": place})]
+            [found] = yield [Statement(template, {**values, "place": place})]
             return tuple(map(_read_batch, found))
 
         return await self._groups.run(Operation(steps, only_reads=True))
@@ -216,6 +218,23 @@ class Batches:
             ]
             batch = _read_batch(found[0]) if found else None
             return batch if batch is not None and principal.may_see(batch.new.principal) else None
+
+        return await self._groups.run(Operation(steps, lock=_batch_lock(batch_id)))
+
+    async def remove_batch(self, batch_id: str) -> bool:
+        def steps() -> Steps[bool]:
+            [removed] = yield [Statement(sql.REMOVE_ENDED_BATCH, {"id": batch_id})]
+            if not removed:
+                return False
+            [(file,)] = removed
+            *_, found = yield [
+                Statement(sql.REMOVE_ALL_LINES, {"id": batch_id}),
+                Statement(sql.REMOVE_ANSWERS, {"id": batch_id}),
+                Statement(sql.REMOVE_FILE, {"id": file}),
+            ]
+            if found:
+                yield _contents(file, found)
+            return True
 
         return await self._groups.run(Operation(steps, lock=_batch_lock(batch_id)))
 
@@ -361,5 +380,6 @@ def _contents(file_id: str, removed: Rows) -> list[Statement]:
 def _add_answers(batch: Batch, end: BatchEnd, file_id: str, *, is_errors: int, size: Any) -> Statement:
     new = batch.new
     values: dict[str, Any] = {"file": file_id, "principal": new.principal, "id": new.id, "is_errors": is_errors}
+    values["purpose"] = OF_MESSAGES if new.is_of_messages else "batch_output"
     values |= {"name": f"{new.id}_{'errors' if is_errors else 'output'}.jsonl", "size": int(size), "at": end.at}
     return Statement(sql.ADD_ANSWERS, {**values, "expires_at": end.at + new.output_seconds})

@@ -31,8 +31,10 @@ def test_all_keys(tmp_path: Path) -> None:
         ("openai: chat", "`openai` has to have keys such as `serve: [chat]`"),
         (
             "openai: {served: [chat]}",
-            "there is no key `openai.served`; there are serve, fields, aliases, unsupported, matryoshka",
+            "there is no key `openai.served`; there are serve, fields, aliases, unsupported, chat_template, matryoshka",
         ),
+        ("openai: {chat_template: ../x}", "`openai.chat_template` is '../x'; write the name of a file in the model's"),
+        ("openai: {chat_template: 5}", "`openai.chat_template` is 5; write the name of a file"),
         ("openai: {matryoshka: 2}", "`openai.matryoshka` is 2; write `true`, or `false`"),
         ("openai: {serve: chat}", "`openai.serve` is 'chat'; write a list of endpoints, of chat"),
         ("openai: {serve: [chats]}", "`openai.serve` is ['chats']; write a list"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import invalid
-from geartrain.domain.rendering import timestamp
+from geartrain.apis.timestamps import timestamp
 
 _USUAL: Final = 20
 _MOST: Final = 1000

@@ -324,12 +324,16 @@ def answer_of(line: Line, status: int, body: bytes, *, request_id: str) -> LineA
     answer = _line_of(line, told, None)
     if is_error:
         return LineAnswer(line.number, is_error, answer)
+    return LineAnswer(line.number, is_error, answer, *used_tokens(body))
+
+
+def used_tokens(body: bytes) -> tuple[int, int]:
+    """Return the tokens of the input and of the output that an answer tells; 0 without them."""
     try:
         usage = _decode_used(body).usage or _Usage()
     except msgspec.DecodeError:
         usage = _Usage()
-    tokens = usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
-    return LineAnswer(line.number, is_error, answer, *tokens)
+    return usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
 
 
 def unanswered(line: Line, code: str, message: str) -> LineAnswer:

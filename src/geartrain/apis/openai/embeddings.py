@@ -12,7 +12,7 @@ import msgspec
 import pybase64
 
 from geartrain.apis.openai.errors import invalid
-from geartrain.apis.openai.parameters import Members, Parameters
+from geartrain.apis.openai.parameters import TEXTS_OR_IDS, Members, Parameters, TokenIds, sort_texts
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.signature.openai_view import OpenAIView
 from geartrain.domain.signature.tensor_view import TensorView
@@ -52,11 +52,11 @@ class RerankRequest(msgspec.Struct, frozen=True):
 
 def read_embedding(members: Members, signature: Signature, view: OpenAIView) -> EmbeddingRequest:
     """Read the body of a request for embeddings, but for its model. Raises `OpenAIError`."""
-    if not view.texts:
+    if not view.embeds:
         msg = "The model has no embeddings: it does not turn texts into vectors of floats."
         raise invalid(msg, "model", "unsupported_model")
     parameters = Parameters(members)
-    texts = _read_texts(parameters)
+    taken, texts = _read_texts(parameters, view)
     encoding = parameters.take("encoding_format", str, "float")
     if encoding not in {"float", "base64"}:
         raise invalid("'encoding_format' has to be float or base64", "encoding_format")
@@ -64,27 +64,28 @@ def read_embedding(members: Members, signature: Signature, view: OpenAIView) -> 
     dimensions = 0
     if "dimensions" not in names:
         dimensions = parameters.take_any("dimensions", _Dimensions) or 0
-    given, ignored = parameters.sort(names - {view.texts})
+    given, ignored = parameters.sort(names - {taken})
     values = [_encode(text) for text in texts] if view.is_single else [_encode(texts)]
-    inputs = tuple({**given, view.texts: msgspec.Raw(value)} for value in values)
-    return EmbeddingRequest(inputs, encoding == "base64", {view.texts: "input"}, ignored, len(texts), dimensions)
+    inputs = tuple({**given, taken: msgspec.Raw(value)} for value in values)
+    return EmbeddingRequest(inputs, encoding == "base64", {taken: "input"}, ignored, len(texts), dimensions)
 
 
-def _read_texts(parameters: Parameters) -> list[str]:
-    given = parameters.take_any("input", str | list[str | int | list[int]])
+def _read_texts(parameters: Parameters, view: OpenAIView) -> tuple[str, list[str] | list[TokenIds]]:
+    """Read what is to be embedded; return the input that takes it, and it."""
+    given = parameters.take_any("input", TEXTS_OR_IDS)
     if given is None:
         raise invalid("'input' is missing", "input")
-    listed = [given] if isinstance(given, str) else given
-    texts = [text for text in listed if isinstance(text, str)]
-    if len(texts) < len(listed):
+    texts, ids = sort_texts("input", given)
+    if ids and view.token_ids is None:
         advice = "LangChain sends text with check_embedding_ctx_length=False"
-        msg = f"'input' has token ids, and the model takes text; {advice}"
-        raise invalid(msg, "input")
-    if not 1 <= len(texts) <= MOST_TEXTS:
+        raise invalid(f"'input' has token ids, and the model takes text; {advice}", "input")
+    if texts and not view.texts:
+        raise invalid("'input' has text, and the model takes token ids", "input")
+    if not 1 <= len(texts or ids) <= MOST_TEXTS:
         raise invalid(f"'input' has to have 1 to {MOST_TEXTS} texts", "input")
     if "" in texts:
         raise invalid("'input' cannot be an empty string", "input")
-    return texts
+    return (view.token_ids.name, ids) if ids and view.token_ids is not None else (view.texts, texts)
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -127,12 +128,17 @@ def _cut(row: array[float], wanted: Embeddings) -> array[float]:
     """Return the first numbers of a vector, made a vector of the length 1 again. A whole one stays as it is."""
     if len(row) == wanted.dimensions:
         return row
-    if not wanted.may_cut or len(row) < wanted.dimensions:
-        least = "at most " if wanted.may_cut else ""
-        raise GeartrainError(Code.INVALID_INPUT, f"the vectors of this model have {least}{len(row)} dimensions")
+    check_dimensions(wanted.dimensions, len(row), may_cut=wanted.may_cut)
     first = row[: wanted.dimensions]
     length = math.hypot(*first)
     return array(row.typecode, [number / length for number in first]) if length else first
+
+
+def check_dimensions(wanted: int, width: int, *, may_cut: bool) -> None:
+    """Raise `INVALID_INPUT` unless vectors of a `width` have so many dimensions, or can be cut to them."""
+    if wanted > width or (wanted < width and not may_cut):
+        least = "at most " if may_cut else ""
+        raise GeartrainError(Code.INVALID_INPUT, f"the vectors of this model have {least}{width} dimensions")
 
 
 def rows_of(output: Buffer, view: TensorView, *, is_single: bool, kind: str = "f") -> list[array[float]]:

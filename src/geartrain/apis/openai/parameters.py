@@ -7,7 +7,7 @@ the answer is refused. A null is as good as none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ from geartrain.domain.rendering import clip
 
 T = TypeVar("T")
 Members = dict[str, msgspec.Raw]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+TokenIds = list[TokenId]
+TEXTS_OR_IDS: Final[Any] = str | list[str | TokenId | TokenIds]
 
 _AS_THEY_ARE: Final[Mapping[str, str]] = {}
 _NULL: Final = msgspec.Raw(b"null")
@@ -106,6 +109,20 @@ class Parameters:
                 yield told
             elif not asks_nothing(decoded(told, value, Any)):
                 raise unsupported(told, why)
+
+
+def sort_texts(name: str, given: str | list[Any]) -> tuple[list[str], list[TokenIds]]:
+    """Return the texts of a parameter of the type `TEXTS_OR_IDS`, or their token ids. Raises `OpenAIError`."""
+    listed: list[Any] = [given] if isinstance(given, str) else given
+    texts = [each for each in listed if isinstance(each, str)]
+    if len(texts) == len(listed):
+        return texts, []
+    ids = [listed] if all(isinstance(each, int) for each in listed) else listed
+    if not all(isinstance(each, list) for each in ids):
+        raise invalid(f"'{name}' mixes texts, token ids and lists of them: send one kind alone", name)
+    if [] in ids:
+        raise invalid(f"'{name}' has an empty list of token ids", name)
+    return [], ids
 
 
 def decoded(name: str, value: msgspec.Raw, kind: Any) -> Any:

@@ -48,7 +48,7 @@ def _without(message: dict[str, Any], urls: dict[str, list[str]], by: str) -> di
     parts = []
     for part in content:
         kind = part.get("type")
-        if kind in urls:
+        if isinstance(kind, str) and kind in urls:
             urls[kind].append(_url(kind, part.get(kind), by))
             parts.append({"type": _NAMES[kind][0]})
         else:
@@ -71,7 +71,7 @@ def _url(kind: str, given: Any, by: str) -> str:
 def _check_left(messages: list[dict[str, Any]], by: str, inputs: dict[str, PartInput]) -> None:
     """Refuse parts that are neither text nor a file which the model takes."""
     parts = (part for message in messages if isinstance(message["content"], list) for part in message["content"])
-    known = {"text", *(_NAMES[kind][0] for kind in inputs)}
+    known = ["text", *(_NAMES[kind][0] for kind in inputs)]
     other = next((str(part.get("type"))[:100] for part in parts if part.get("type") not in known), None)
     if other is not None:
         takes = " and ".join(_NAMES[kind][1] for kind in inputs)

@@ -68,8 +68,9 @@ def read_response(members: Members, signature: Signature, view: OpenAIView) -> T
         messages.insert(0, {"role": "system", "content": repeated["instructions"]})
     inputs = frozenset(field.name for field in signature.inputs)
     unknown = tuple(name for name in CHATS_ALONE if members.pop(name, None) is not None)
+    names = {name: own for name, own in _NAMES.items() if name not in members}  # others are the client's own
     passed_over = _to_chat(members, repeated, inputs)
-    parameters = Parameters(members, _NAMES)
+    parameters = Parameters(members, names)
     request = read_chat_of(messages, parameters, signature=signature, view=view, by="input")
     repeated["tools"] = [{"parameters": None, "strict": None, **tool} for tool in repeated["tools"]]
     return msgspec.structs.replace(

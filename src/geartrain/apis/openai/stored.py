@@ -119,6 +119,9 @@ def read_selection(query: bytes, principal: Principal, *, most: int, usual: int,
     limit = values.get("limit", str(usual))
     if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= most:
         raise invalid(f"'limit' has to be a number from 1 to {most}", "limit")
+    for name in ("after", "purpose"):
+        if "\x00" in values.get(name, ""):  # Postgres takes no such text
+            raise invalid(f"'{name}' holds the character 0", name)
     order = values.get("order", "desc") if of_files else "desc"
     if order not in {"asc", "desc"}:
         raise invalid("'order' has to be 'asc' or 'desc'", "order")

@@ -215,9 +215,7 @@ class ChoicesAnswer(TextAnswer):
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return a whole answer in parts, without copies of large pieces of text."""
-        usage = usage_of(metrics, self._request.count)
-        if usage is None and not self._heading.is_chat:  # LangChain fails without one
-            usage = NO_USAGE
+        usage = self._usage(metrics)
         wholes = [choice.whole() for choice in self.choices]
         answer = {**self._heading.members(is_chunk=False), "choices": wholes}
         texts = [choice.whole_text for choice, whole in zip(self.choices, wholes, strict=True) if _has_text(whole)]
@@ -227,8 +225,13 @@ class ChoicesAnswer(TextAnswer):
         """Return the end of a stream, with the usage in a chunk without choices if the client asks for it."""
         if not self._request.has_usage:
             return _DONE
-        usage = usage_of(metrics, self._request.count)
-        return event({**self._heading.members(is_chunk=True), "choices": [], "usage": usage}) + _DONE
+        chunk = {**self._heading.members(is_chunk=True), "choices": []}
+        usage = self._usage(metrics)
+        return event(chunk if usage is None else {**chunk, "usage": usage}) + _DONE
+
+    def _usage(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Return the usage; None where the model counts no tokens. LangChain fails on a completion without one."""
+        return usage_of(metrics, self._request.count) or (None if self._heading.is_chat else NO_USAGE)
 
     def fault(self, error: GeartrainError) -> bytes:
         """Return the end of a stream that fails."""

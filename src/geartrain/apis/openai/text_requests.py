@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import OpenAIError, invalid, unsupported
-from geartrain.apis.openai.parameters import Members, Parameters, decoded
+from geartrain.apis.openai.parameters import TEXTS_OR_IDS, Members, Parameters, TokenIds, decoded, sort_texts
 from geartrain.apis.openai.parts import take_files
 from geartrain.apis.openai.shapes import Shape, read_shape
 from geartrain.domain.errors import Code
@@ -98,15 +98,19 @@ def read_chat_of(
 
 def read_completion(members: Members, signature: Signature, view: OpenAIView) -> TextRequest:
     """Read the body of a completion, but for its model. Raises `OpenAIError`."""
-    if not view.prompt:
+    if not view.takes_prompts:
         raise _lacks("completions", "it takes no prompt, or gives no text")
     parameters = Parameters(members)
-    prompts = _read_prompts(parameters)
+    prompts, taken = _read_prompts(parameters, view)
     best_of = parameters.take_any("best_of", int)
     _take_logprobs(parameters, signature)
-    echoes = tuple(prompts) if parameters.take("echo", bool, default=False) else ()
+    echoes: tuple[str, ...] = ()
+    if parameters.take("echo", bool, default=False):
+        echoes = tuple(prompt for prompt in prompts if isinstance(prompt, str))
+        if not echoes:
+            raise unsupported("echo", "the server does not know the text of token ids")
     texts = list(map(_encode, prompts))
-    request = _read(parameters, signature, texts, taken=view.prompt, by="prompt", echoes=echoes)
+    request = _read(parameters, signature, texts, taken=taken, by="prompt", echoes=echoes)
     if best_of is not None and best_of > request.count:
         raise unsupported("best_of", "every choice is in the answer, so it can be no more than 'n'")
     return request
@@ -159,19 +163,22 @@ def _read(
     )
 
 
-def _read_prompts(parameters: Parameters) -> list[str]:
-    prompt = parameters.take_any("prompt", str | list[str | int | list[int]])
+def _read_prompts(parameters: Parameters, view: OpenAIView) -> tuple[list[str] | list[TokenIds], str]:
+    """Read the prompts; return them and the input that takes them."""
+    prompt = parameters.take_any("prompt", TEXTS_OR_IDS)
     if prompt is None:
         raise invalid("'prompt' is missing", "prompt")
-    prompts = [prompt] if isinstance(prompt, str) else prompt
+    texts, ids = sort_texts("prompt", prompt)
+    prompts = texts or ids
     if not prompts:
         raise invalid("'prompt' is an empty list", "prompt")
-    texts = [text for text in prompts if isinstance(text, str)]
-    if len(texts) < len(prompts):
+    if ids and view.token_ids is None:
         raise invalid("'prompt' has token ids, and the model takes text", "prompt")
-    if len(texts) > MOST_CHOICES:
-        raise invalid(f"'prompt' has {len(texts)} texts; at most {MOST_CHOICES} are accepted", "prompt")
-    return texts
+    if texts and not view.prompt:
+        raise invalid("'prompt' has text, and the model takes token ids", "prompt")
+    if len(prompts) > MOST_CHOICES:
+        raise invalid(f"'prompt' has {len(prompts)} texts; at most {MOST_CHOICES} are accepted", "prompt")
+    return prompts, view.token_ids.name if ids and view.token_ids is not None else view.prompt
 
 
 def _names_of(tools: msgspec.Raw | None) -> frozenset[str]:

@@ -16,6 +16,15 @@ from geartrain.domain.principal import ANYONE, Principal
 PIECE: Final = 1_048_576
 """Bytes of a file in one row."""
 
+MESSAGES: Final = "/v1/messages"
+"""Endpoint of the batches of Anthropic's API. Their requests and answers are not among the files of a client."""
+
+MESSAGE_BATCH: Final = "msgbatch_"
+"""Beginning of the ids of such batches, and of no others."""
+
+OF_MESSAGES: Final = "messages"
+"""Purpose of the files of such a batch."""
+
 
 class BatchStatus(StrEnum):
     """State of a batch, as clients of OpenAI's API see it."""
@@ -57,7 +66,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     """A file without its content.
 
     Attributes:
-        purpose: `batch` for requests, `batch_output` for their answers.
+        purpose: `batch` for requests, `batch_output` for their answers, `OF_MESSAGES` for both of a batch of messages.
         size: bytes of the content.
         expires_at: None for a file that stays until it is deleted.
         principal: the name of the client that it belongs to; empty on a server without keys.
@@ -94,6 +103,7 @@ class Selection(msgspec.Struct, frozen=True):
         after: the id behind which it begins; empty for the first ones.
         purpose: of files; empty for any.
         is_ascending: true for the oldest first.
+        of_messages: of batches, true for those of Anthropic's API.
     """
 
     limit: int
@@ -101,6 +111,7 @@ class Selection(msgspec.Struct, frozen=True):
     purpose: str = ""
     is_ascending: bool = False
     principal: Principal = ANYONE
+    of_messages: bool = False
 
 
 class NewBatch(msgspec.Struct, frozen=True):
@@ -113,6 +124,7 @@ class NewBatch(msgspec.Struct, frozen=True):
         principal: as in `StoredFile`.
         key: the name of the key that it was made with, for the log.
         models: patterns of the models that this key is for.
+        total: number of its lines, if they were checked when it was made; 0 for a file that its owner reads first.
     """
 
     id: str
@@ -126,6 +138,12 @@ class NewBatch(msgspec.Struct, frozen=True):
     principal: str = ""
     key: str = ""
     models: tuple[str, ...] = ("*",)
+    total: int = 0
+
+    @property
+    def is_of_messages(self) -> bool:
+        """True for a batch of Anthropic's API."""
+        return self.endpoint == MESSAGES
 
 
 class BatchFault(msgspec.Struct, frozen=True):

@@ -11,8 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.signature.text_values import takes_file, takes_files
-from geartrain.domain.signature.types import InputField, Signature, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, InputField, Signature, TypeSpec, takes_file, takes_files
 
 MediaEndpoint = Literal["transcriptions", "translations", "speech", "images", "image_edits", "moderations"]
 
@@ -26,7 +25,6 @@ _TEXTS: Final = {
     "moderations": ("input", "inputs", "text", "texts"),
 }
 _REQUIRED: Final = {"speech": ("voice",), "images": _IMAGES}  # parameters that OpenAI's clients have to send, too
-_FILES: Final = frozenset({"path", "file"})
 _RECORDS: Final = frozenset({"object", "record", "opaque"})
 
 
@@ -200,7 +198,7 @@ def _check_files(signature: Signature, endpoint: str) -> None:
     kind = signature.output.type
     if kind.kind == "array" and kind.items is not None and endpoint == "images":
         kind = kind.items
-    if kind.kind not in _FILES:
+    if kind.kind not in FILE_KINDS:
         raise MisfitError("run() has to give a file: annotate it Path, or an iterator of files")
 
 

@@ -44,7 +44,9 @@ def misfit(signature: Signature, settings: OpenAISettings) -> str:
     view = openai_view(_renamed(signature, settings.fields))
     if settings.fields and view.media.endpoints:
         return "`openai.fields` is for models of texts and vectors; `@endpoint` takes the names of inputs of media"
-    if settings.matryoshka and not view.texts:
+    if settings.chat_template and not view.prompt:
+        return "`openai.chat_template` is for models that take a prompt, and this one takes none"
+    if settings.matryoshka and not view.embeds:
         return "`openai.matryoshka` is for models of embeddings, and this one has none"
     missing = sorted((settings.serve or frozenset()) - frozenset(view.endpoints))
     if missing:

@@ -5,14 +5,13 @@ A model need not know of OpenAI: its endpoints follow from the names and types o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
 import msgspec
 
 from geartrain.domain.signature.openai_media import MediaEndpoint, MediaView, media_view
-from geartrain.domain.signature.text_values import takes_file, takes_files
-from geartrain.domain.signature.types import InputField, Signature, TypeSpec
+from geartrain.domain.signature.types import InputField, Signature, TypeSpec, takes_file, takes_files
 
 TextEndpoint = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank"]
 Endpoint = TextEndpoint | MediaEndpoint
@@ -20,6 +19,7 @@ Endpoint = TextEndpoint | MediaEndpoint
 _MESSAGES: Final = "messages"
 _PROMPTS: Final = ("prompt", "text_input")
 _EMBEDDED: Final = frozenset({"text", "texts", "input", "inputs", "sentence", "sentences"})
+_TOKEN_IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
 _IMAGE_INPUTS: Final = ("images", "image")
 _SOUND_INPUTS: Final = ("audios", "audio")
 COUNT: Final = "count_tokens"  # the input of a model that counts them
@@ -34,14 +34,24 @@ class PartInput(msgspec.Struct, frozen=True):
     is_list: bool = False
 
 
+class TokenInput(msgspec.Struct, frozen=True):
+    """An input that takes the token ids of a text; those of several texts where `is_list`."""
+
+    name: str
+    is_list: bool = False
+
+
 class OpenAIView(msgspec.Struct, frozen=True):
     """The inputs of a model that endpoints fill; empty where the model has none of the kind.
 
     Attributes:
         messages: takes the messages of a chat as they come.
         prompt: takes a text that the model goes on with.
+        token_ids: takes the token ids of a prompt, or of what is to be embedded.
         image: takes the pictures of a chat as files; `sound`: its recordings.
+        embeds: whether it embeds texts or their token ids.
         texts: takes what is to be embedded: a list of texts, or one text where `is_single`.
+        width: the numbers of each vector, as far as the signature states it; otherwise 0.
         reranks: whether it takes a query and documents, and scores them.
         counts: whether it counts the tokens of a chat without an answer, where it is told to by an input.
         media: the inputs of a model of sound, pictures or moderations.
@@ -50,14 +60,22 @@ class OpenAIView(msgspec.Struct, frozen=True):
 
     messages: str = ""
     prompt: str = ""
+    token_ids: TokenInput | None = None
     image: PartInput | None = None
     sound: PartInput | None = None
+    embeds: bool = False
     texts: str = ""
     is_single: bool = False
+    width: int = 0
     reranks: bool = False
     counts: bool = False
     media: MediaView = MediaView()
     off: frozenset[str] = frozenset()
+
+    @property
+    def takes_prompts(self) -> bool:
+        """True if the model goes on with texts, or with their token ids."""
+        return bool(self.prompt) or (self.token_ids is not None and not self.embeds)
 
     @property
     def keeps_parts(self) -> bool:
@@ -72,8 +90,8 @@ class OpenAIView(msgspec.Struct, frozen=True):
             "chat": chats,
             "responses": chats,
             "messages": chats,
-            "completions": bool(self.prompt),
-            "embeddings": bool(self.texts),
+            "completions": self.takes_prompts,
+            "embeddings": self.embeds,
             "rerank": self.reranks,
         }
         found: tuple[Endpoint, ...] = (
@@ -93,9 +111,9 @@ def openai_view(signature: Signature) -> OpenAIView:
     fields = {field.name: field for field in signature.inputs}
     if _is_rerank(fields, signature):
         return OpenAIView(reranks=True)
-    texts = _embedded(signature)
-    if texts is not None:
-        return OpenAIView(texts=texts.name, is_single=_is_text(texts.type))
+    embedding = _embedding_view(signature)
+    if embedding is not None:
+        return embedding
     if not _gives_text(signature.output.type):
         return OpenAIView()
     count = fields.get(COUNT)
@@ -105,7 +123,10 @@ def openai_view(signature: Signature) -> OpenAIView:
     if messages is not None and _is_list_of(messages.type, ("object", "record", "opaque")):
         return OpenAIView(messages=_MESSAGES, image=image, sound=sound, counts=counts)
     prompt = _prompt_of(signature.inputs)
-    return OpenAIView(prompt=prompt, image=image, sound=sound, counts=counts) if prompt else OpenAIView(counts=counts)
+    token_ids = _token_ids(signature, prompt)
+    if not prompt:
+        return OpenAIView(token_ids=token_ids, counts=counts)
+    return OpenAIView(prompt=prompt, token_ids=token_ids, image=image, sound=sound, counts=counts)
 
 
 def _part_input(signature: Signature, names: tuple[str, ...], accepted: str) -> PartInput | None:
@@ -148,25 +169,54 @@ def _is_rerank(fields: dict[str, InputField], signature: Signature) -> bool:
     )
 
 
-def _embedded(signature: Signature) -> InputField | None:
-    """Return the one input that is required, if its name says that it is what is embedded: a classifier looks alike."""
-    for field in signature.inputs:
-        if field.name not in _EMBEDDED or not _only_required(signature, {field.name}):
-            continue
-        is_text = _is_text(field.type)
-        takes_many = _is_list_of(field.type, ("string",)) or _is_tensor_of_texts(field.type)
-        if (is_text or takes_many) and _is_floats(signature.output.type, dimensions=1 if is_text else 2):
-            return field
-    return None
+def _embedding_view(signature: Signature) -> OpenAIView | None:
+    """Return the view of a model of embeddings; None for any other.
+
+    The names of its inputs say that it is one: a classifier looks alike.
+    """
+    is_single = _is_floats(signature.output.type, dimensions=1)
+    if not (is_single or _is_floats(signature.output.type, dimensions=2)):
+        return None
+    takes_texts = _is_text if is_single else _takes_texts
+    takes_ids = _is_ids if is_single else _is_list_of_ids
+    fields = [field for field in signature.inputs if _only_required(signature, {field.name})]
+    texts = next((field for field in fields if field.name in _EMBEDDED and _any(field.type, takes_texts)), None)
+    named = [field for field in fields if field is texts or field.name in _TOKEN_IDS]
+    ids = next((field for field in named if _any(field.type, takes_ids)), None)
+    if texts is None and ids is None:
+        return None
+    return OpenAIView(
+        embeds=True,
+        texts="" if texts is None else texts.name,
+        token_ids=None if ids is None else TokenInput(ids.name, is_list=not is_single),
+        is_single=is_single,
+        width=_width(signature.output.type),
+    )
+
+
+def _width(output: TypeSpec) -> int:
+    if output.kind == "record":  # with one field, which is the tensor
+        output = output.fields[0].type
+    if output.kind != "tensor" or not output.shape or (output.variadic and output.variadic_at == len(output.shape)):
+        return 0
+    return max(output.shape[-1], 0)
 
 
 def _prompt_of(inputs: Iterable[InputField]) -> str:
-    texts = [field for field in inputs if _is_text(field.type)]
+    texts = [field for field in inputs if _is_prompt(field.type)]
     for wanted in _PROMPTS:
         if any(field.name == wanted for field in texts):
             return wanted
     required = [field.name for field in inputs if field.required]
     return next((field.name for field in texts if required == [field.name]), "")
+
+
+def _token_ids(signature: Signature, prompt: str) -> TokenInput | None:
+    """Return the input for the token ids of a prompt: that of its text, or one that can do without a text."""
+    names = (prompt, *_PROMPTS, *_TOKEN_IDS)
+    found = {field.name: field for field in signature.inputs if field.name in names and _any(field.type, _is_ids)}
+    name = next((name for name in names if name in found), "")
+    return TokenInput(name) if name and _only_required(signature, {name}) else None
 
 
 def _only_required(signature: Signature, names: set[str]) -> bool:
@@ -183,8 +233,32 @@ def _is_delta(output: TypeSpec) -> bool:
     return output.kind == "record" and any(field.name == "content" for field in output.fields)
 
 
+def _any(kind: TypeSpec, fits: Callable[[TypeSpec], bool]) -> bool:
+    """True if a type, or a member of a union, fits."""
+    return any(map(fits, kind.members)) if kind.kind == "union" else fits(kind)
+
+
 def _is_text(kind: TypeSpec) -> bool:
     return kind.kind == "string"
+
+
+def _is_prompt(kind: TypeSpec) -> bool:
+    """True for a text, or a text or its token ids: other lists could be taken for a chat."""
+    if kind.kind == "union":
+        return _any(kind, _is_text) and all(_is_text(member) or _is_ids(member) for member in kind.members)
+    return _is_text(kind)
+
+
+def _takes_texts(kind: TypeSpec) -> bool:
+    return _is_list_of(kind, ("string",)) or _is_tensor_of_texts(kind)
+
+
+def _is_ids(kind: TypeSpec) -> bool:
+    return _is_list_of(kind, ("integer",))
+
+
+def _is_list_of_ids(kind: TypeSpec) -> bool:
+    return kind.kind == "array" and kind.items is not None and _is_ids(kind.items)
 
 
 def _is_tensor_of_texts(kind: TypeSpec) -> bool:

@@ -21,7 +21,7 @@ from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import ModelAsleepError
 from geartrain.transport.access.guard import Grant
 from geartrain.transport.openai.asking import find
-from geartrain.transport.openai.routes import API
+from geartrain.transport.openai.routes import ANTHROPIC, API
 from geartrain.transport.wire.bodies import too_large
 from geartrain.transport.wire.exchange import (
     Accepted,
@@ -124,7 +124,7 @@ class Lines:
     async def ask(self, new: NewBatch, model: str, body: bytes) -> Reply:
         """Ask a line. If the caller is cancelled, its run is."""
         head = _head_of(new, len(body))
-        decision = self._handler.begin(head)
+        decision, api = self._handler.begin(head), ANTHROPIC if new.is_of_messages else API
         responder = _LineResponder(self._records(head)(_PEER))
         name = self._name_of(new, model)
         self._asked[name].add(responder)
@@ -134,11 +134,11 @@ class Lines:
                 exchange = decision.new_exchange(responder)
                 exchange.receive(body)
             elif isinstance(decision, Accepted):
-                responder.respond(API.refuse(too_large(decision.max_body)))
+                responder.respond(api.refuse(too_large(decision.max_body)))
             elif isinstance(decision, Answer):
                 responder.respond(decision)
             else:
-                responder.respond(API.refuse(GeartrainError(Code.UNSUPPORTED, "A batch has no forms.")))
+                responder.respond(api.refuse(GeartrainError(Code.UNSUPPORTED, "A batch has no forms.")))
             answer = await responder.answer
         except BaseException:
             if exchange is not None:

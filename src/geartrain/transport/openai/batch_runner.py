@@ -15,6 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from geartrain.apis.anthropic import batches as message_batches
+from geartrain.apis.openai import batches as line_batches
 from geartrain.apis.openai.batches import (
     MAX_LINES,
     MOST_FAULTS,
@@ -22,10 +24,8 @@ from geartrain.apis.openai.batches import (
     Line,
     LineCutter,
     LineError,
-    answer_of,
     expired,
     read_line,
-    unanswered,
 )
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batch_jobs import (
@@ -138,6 +138,7 @@ class _Job:
         self._batches = durability.store.batches
         self._lines = lines
         self._batch = batch
+        self._form = message_batches if batch.new.is_of_messages else line_batches
         self._mine = BatchOwnership(batch.new.id, batch.owner, batch.epoch)
         self._done: list[LineAnswer] = []
         self._has_done = asyncio.Event()
@@ -190,7 +191,7 @@ class _Job:
         found = working if not working.cancelled() else watching
         status, faults = found.result()
         await self._write()
-        if status is BatchStatus.EXPIRED:
+        if status is BatchStatus.EXPIRED and not self._batch.new.is_of_messages:  # theirs are in no file
             await self._expire()
         await self._end(status, faults)
 
@@ -242,6 +243,8 @@ class _Job:
 
     async def _validate(self) -> tuple[BatchProgress, tuple[BatchFault, ...]]:
         """Read each line; return the progress of a batch that can run, or the faults of one that cannot."""
+        if self._batch.new.total:
+            return BatchProgress(self._batch.new.total, in_progress_at=time.time()), ()
         ids, models = Ids(), set[str]()
         faults: list[BatchFault] = []
         total, first = 0, ""
@@ -326,14 +329,14 @@ class _Job:
 
     async def _answer(self, line: Line) -> None:
         if line.is_stream:
-            answer = unanswered(line, "unsupported_parameter", "'stream' is not supported in a batch.")
+            answer = self._form.unanswered(line, "unsupported_parameter", "'stream' is not supported in a batch.")
         else:
             try:
                 reply = await self._ask(line)
-                answer = answer_of(line, reply.status, reply.body, request_id=reply.request_id)
+                answer = self._form.answer_of(line, reply.status, reply.body, request_id=reply.request_id)
             except Exception:
                 logger.exception("a line of a batch failed", extra={"batch": self._mine.id, "line": line.number})
-                answer = unanswered(line, "internal", "Internal server error")
+                answer = self._form.unanswered(line, "internal", "Internal server error")
         if self._durability.is_leaving:
             return  # its run was ended by the end of this server
         self._done.append(answer)

@@ -11,7 +11,7 @@ from geartrain.apis.openai.batches import describe_batch, encode_batch, read_bat
 from geartrain.apis.openai.errors import invalid
 from geartrain.apis.openai.stored import PURPOSE, encode_list, over_quota, read_selection
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.batch_jobs import OPEN_BATCH, Batch, BatchStatus, NewBatch
+from geartrain.domain.predictions.batch_jobs import MESSAGE_BATCH, OPEN_BATCH, Batch, BatchStatus, NewBatch
 from geartrain.service.durable.durability import Durability
 from geartrain.transport.openai.stored_files import find_file, is_id, needed, one_more
 from geartrain.transport.runs import Request
@@ -61,7 +61,7 @@ class StoredBatches:
     async def describe(self, request: Request) -> Answer:
         """Return one batch. Raises `GeartrainError`."""
         durability, name = needed(self._durability), request.params["id"]
-        batch = await durability.ask(durability.store.batches.find_batch(name)) if is_id(name) else None
+        batch = await durability.ask(durability.store.batches.find_batch(name)) if _is_batch(name) else None
         if batch is None or not request.head.notes.principal.may_see(batch.new.principal):
             raise unknown_batch(name)
         return Answer(_OK, (encode_batch(batch),))
@@ -80,10 +80,14 @@ class StoredBatches:
         durability, name = needed(self._durability), request.params["id"]
         principal = request.head.notes.principal
         batch = None
-        if is_id(name):
+        if _is_batch(name):
             batch = await durability.ask(durability.store.batches.cancel_batch(name, principal, at=time.time()))
         if batch is None:
             raise unknown_batch(name)
         if batch.status not in OPEN_BATCH and batch.status is not BatchStatus.CANCELLED:
             raise GeartrainError(Code.CONFLICT, f"The batch is {batch.status.value}, and cannot be cancelled any more.")
         return Answer(_OK, (encode_batch(batch),))
+
+
+def _is_batch(name: str) -> bool:
+    return is_id(name) and not name.startswith(MESSAGE_BATCH)

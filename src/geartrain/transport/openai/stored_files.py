@@ -29,7 +29,7 @@ from geartrain.apis.openai.stored import (
 )
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.multipart import MultipartReader, PartHead
-from geartrain.domain.predictions.batch_jobs import PIECE, FileRemoval, Selection, StoredFile
+from geartrain.domain.predictions.batch_jobs import OF_MESSAGES, PIECE, FileRemoval, Selection, StoredFile
 from geartrain.domain.predictions.ledger import LeaseEndedError
 from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
@@ -100,20 +100,26 @@ class Files:
         """Answer with the content of a file. Raises `GeartrainError` before its first piece."""
         durability = needed(self._durability)
         file = await self._find(request.params["id"], request.head)
-        pieces = content_of(durability, file)
-        first = await anext(pieces, b"")
-        stream = responder.open_stream(_OK, _FILE)
-        try:
-            await stream.write(first)
-            async for piece in pieces:
-                await stream.write(piece)
-        except ClientGoneError:
-            return
-        except Exception:
-            logger.exception("the content of a file broke off")
-            stream.abort()
-            return
-        stream.end()
+        await send_pieces(responder, _FILE, content_of(durability, file))
+
+
+async def send_pieces(
+    responder: Responder, headers: tuple[tuple[bytes, bytes], ...], pieces: AsyncIterator[bytes]
+) -> None:
+    """Answer with pieces as they come. Raises what the first of them raises; later the answer breaks off."""
+    first = await anext(pieces, b"")
+    stream = responder.open_stream(_OK, headers)
+    try:
+        await stream.write(first)
+        async for piece in pieces:
+            await stream.write(piece)
+    except ClientGoneError:
+        return
+    except Exception:
+        logger.exception("an answer out of the store broke off")
+        stream.abort()
+        return
+    stream.end()
 
 
 def one_more(selection: Selection) -> Selection:
@@ -124,7 +130,7 @@ def one_more(selection: Selection) -> Selection:
 async def find_file(durability: Durability, name: str, principal: Principal) -> StoredFile:
     """Return a file that a client may see. Raises `GeartrainError`."""
     file = await durability.ask(durability.store.batches.find_file(name)) if is_id(name) else None
-    if file is None or not principal.may_see(file.principal):
+    if file is None or file.purpose == OF_MESSAGES or not principal.may_see(file.principal):
         raise unknown_file(name)
     return file
 
@@ -153,6 +159,21 @@ async def content_of(durability: Durability, file: StoredFile) -> AsyncIterator[
         piece = b"".join(body + b"\n" for _, body in lines)
         limit = max(1, PIECE * len(lines) // len(piece))
         yield piece
+
+
+async def keep_requests(durability: Durability, principal: Principal, data: bytearray, *, max_bytes: int) -> StoredFile:
+    """Write the requests of a batch of messages into a file of its own. Raises `GeartrainError`.
+
+    `data` is empty afterwards. `max_bytes`: of all files of one client.
+    """
+    parts = _Parts()
+    parts.data, parts.file_name, parts.fields = data, "requests.jsonl", {"purpose": PURPOSE}
+    upload = _Upload(durability, principal, max_bytes, purpose=OF_MESSAGES)
+    try:
+        return await upload.complete(parts)
+    except BaseException:
+        await upload.remove()
+        raise
 
 
 class UploadExchange:
@@ -251,11 +272,12 @@ class _Parts:
 class _Upload:
     """A file on its way into the store."""
 
-    def __init__(self, durability: Durability, principal: Principal, max_bytes: int) -> None:
+    def __init__(self, durability: Durability, principal: Principal, max_bytes: int, *, purpose: str = PURPOSE) -> None:
         self._durability = durability
         self._batches = durability.store.batches
         self._principal = principal
         self._max_bytes = max_bytes
+        self._purpose = purpose
         self._file: StoredFile | None = None
         self._size = 0
         self._pieces = 0
@@ -284,7 +306,7 @@ class _Upload:
     async def _begin(self, name: str) -> StoredFile:
         durability = self._durability
         new_id = f"file-{secrets.token_hex(12)}"
-        file = StoredFile(new_id, name, PURPOSE, time.time(), principal=self._principal.name)
+        file = StoredFile(new_id, name, self._purpose, time.time(), principal=self._principal.name)
         limits = {"most": MAX_FILES, "most_bytes": self._max_bytes}
         try:
             is_added = await durability.ask(self._batches.add_file(file, durability.owner, **limits))
@@ -299,7 +321,7 @@ class _Upload:
     def _over_quota(self) -> GeartrainError:
         return over_quota(
             f"You keep {MAX_FILES:,} files or {self._max_bytes:,} bytes in files already: delete some with "
-            "DELETE /v1/files/{id}, or let the operator raise --store-size."
+            "DELETE /v1/files/{id} or DELETE /v1/messages/batches/{id}, or let the operator raise --store-size."
         )
 
     async def complete(self, parts: _Parts) -> StoredFile:

@@ -9,6 +9,7 @@ import msgspec
 
 from geartrain.apis.openai.embeddings import (
     Embeddings,
+    check_dimensions,
     encode_embeddings,
     encode_ranks,
     read_embedding,
@@ -67,6 +68,9 @@ class VectorExchange(WholeExchange):
         describe_request(self.record, asked, "embeddings")
         asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
         check_ignored(asked.deployment, request.ignored)
+        may_cut = asked.deployment.settings.openai.matryoshka
+        if request.dimensions and asked.view.width:
+            _check_dimensions(request.dimensions, asked.view.width, may_cut=may_cut)
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
         tokens = count_tokens([prediction.metrics for prediction in predictions])
         asked.deployment.text_counts.add_tokens(msgspec.structs.asdict(tokens))
@@ -78,7 +82,7 @@ class VectorExchange(WholeExchange):
             request.is_base64,
             tokens.prompt,
             request.dimensions,
-            asked.deployment.settings.openai.matryoshka,
+            may_cut,
         )
         body = await self._encoded(asked, [prediction.output or b"null" for prediction in predictions], wanted)
         return Answer(_OK, (body,), (*JSON, *ignored(request.ignored)))
@@ -101,6 +105,13 @@ class VectorExchange(WholeExchange):
         (prediction,) = await self.complete(asked, (given,), self.plainly(asked, {}))
         (scores,) = rows_of(prediction.output or b"null", asked.deployment.interface.view, is_single=True, kind="d")
         return Answer(_OK, (encode_ranks(request, scores.tolist(), own_id=prediction.id, model=asked.model),))
+
+
+def _check_dimensions(wanted: int, width: int, *, may_cut: bool) -> None:
+    try:
+        check_dimensions(wanted, width, may_cut=may_cut)
+    except GeartrainError as error:
+        raise unsupported("dimensions", error.message) from None
 
 
 class ModerationExchange(WholeExchange):
