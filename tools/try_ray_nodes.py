@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support.postgres import running_postgres
 from tests.support.ray_serve import REPLICA
 
 NODES: Final = 3
@@ -296,6 +295,8 @@ async def main() -> None:
         store = ""
         async with contextlib.AsyncExitStack() as later:
             if not arguments.without_store:
+                from tests.support.postgres import running_postgres  # late: the losses of rows need no psycopg
+
                 postgres = stack.enter_context(running_postgres())
                 folder = postgres.url.partition("host=")[2]
                 port = await later.enter_async_context(joined(f"{folder}/.s.PGSQL.5432"))

@@ -6,24 +6,30 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any, ClassVar
 
 import httpx
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from geartrain.dataset.records import MAX_ROW
+from tests.support.cloud import running_cloud
 from tests.support.disks import small_disk
+from tests.support.forked import run_forked, start_forked
 from tests.support.s3_server import running_s3
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
@@ -40,6 +46,29 @@ BATCHED = """
         @batched(max_size=16)
         def run(self, x: list[float]) -> list[float]:
             return [2 * each for each in x]
+    """
+PADDED = """
+    from geartrain import batched
+
+    class Runner:
+        @batched(max_size=4, cost="text", padded=True%s)
+        def run(self, text: list[str]) -> list[list[int]]:
+            return [[len(each) for each in text]] * len(text)
+    """
+VECTORS = """
+    import os
+    import pathlib
+    from geartrain import batched
+
+    def resident(pid: int) -> float:
+        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    class Runner:
+        @batched(max_size=256, cost="text", max_cost=2500, padded=True, sort=True)
+        def run(self, text: list[str]) -> list[list[float]]:
+            memory = [resident(os.getpid()), resident(os.getppid())]
+            return [memory + [len(each) / 7 + place / 3 for place in range(382)] for each in text]
     """
 DEADLY = """
     import os
@@ -72,6 +101,13 @@ STREAM = """
     def run(n: int) -> Iterator[int]:
         yield from range(n)
     """
+NESTED = """
+    from typing import Any
+    from geartrain import Path
+
+    def run(x: list[list[float]], file: Path, named: dict[str, float] = {}) -> dict[str, Any]:
+        return {"named": named, "x": x, "text": file.read_text()}
+    """
 PICTURE = """
     from geartrain import BaseRunner, Path
 
@@ -92,25 +128,13 @@ SLOW = """
 Batch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def command(*arguments: str | pathlib.Path) -> list[str]:
-    return [sys.executable, "-m", "geartrain", "batch", *map(str, arguments)]
-
-
 @pytest.fixture
 def batch(tmp_path: pathlib.Path) -> Batch:
     """Run the command in the test's folder."""
 
     def run(*arguments: str | pathlib.Path, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*arguments),
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            input=stdin,
-            env={**os.environ, **variables},
-            timeout=PATIENCE,
-        )
+        environ = {**os.environ, **variables}
+        return run_forked("batch", *arguments, stdin=stdin, cwd=tmp_path, env=environ, timeout=3 * PATIENCE)
 
     return run
 
@@ -158,6 +182,21 @@ def test_rows_by_name_in_their_order_with_errors_in_their_lines(batch: Batch, tm
     assert (summary["event"], summary["rows"], summary["errors"]) == ("done", 8, 5)
 
 
+def test_null_leaves_an_input_out_and_texts_stay_as_they_are(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", "def run(x: str, n: int = 3) -> str:\n    return x * n")
+    lines = [
+        '{"n": null, "x": "é"}',
+        '{"x": "null", "n":1}',
+        '{"x": " ", "n" : 1 }',
+        '{"x": null}',
+        '{"x": "", "n": 0}',
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    done = batch("m", "in.jsonl")
+    assert [row.get("output") for row in read_lines(done.stdout)] == ["ééé", "null", " ", None, ""], done.stderr
+    assert "missing required input" in read_lines(done.stdout)[3]["error"]
+
+
 def test_texts_of_a_table_become_the_types_of_the_inputs(batch: Batch, tmp_path: pathlib.Path) -> None:
     write_model(tmp_path / "m", SHOUT)
     table = tmp_path / "in.csv"
@@ -184,6 +223,36 @@ def test_parquet_in_and_out_in_parts(batch: Batch, tmp_path: pathlib.Path) -> No
     assert table.column("output").to_pylist() == [2.0 * n for n in range(25)]
     assert table.column("id").to_pylist() == list(range(100, 125))
     assert json.loads(done.stderr.splitlines()[-1])["batch_rows"] > 1
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_maps_tensors_and_files_of_a_table(batch: Batch, tmp_path: pathlib.Path, suffix: str) -> None:
+    """Files as `datasets` has them: their bytes, or a path."""
+    write_model(tmp_path / "m", NESTED)
+    (tmp_path / "b.txt").write_text("beside")
+    kept = pa.map_(pa.string(), pa.float64())
+    table = pa.table(
+        {
+            "named": pa.array([[("a", 1.5), ("b", 2.0)], None], kept),
+            "x": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.float32).reshape(2, 2, 3)),
+            "file": [{"bytes": b"within", "path": "a.txt"}, {"bytes": None, "path": "b.txt"}],
+        }
+    )
+    name = f"in.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    found = read_lines(batch("m", name).stdout)
+    assert [line.get("output", line) for line in found] == [
+        {"named": {"a": 1.5, "b": 2.0}, "x": [[0, 1, 2], [3, 4, 5]], "text": "within"},
+        {"named": {}, "x": [[6, 7, 8], [9, 10, 11]], "text": "beside"},
+    ]
+    assert batch("m", name, "-o", "out", "--keep", "named,file").returncode == 0
+    written = pq.read_table(tmp_path / "out")
+    assert written.schema.field("named").type == kept
+    assert written.column("named").to_pylist() == table.column("named").to_pylist()
 
 
 def test_a_folder_of_files_is_a_row_each_and_output_files_lie_beside(batch: Batch, tmp_path: pathlib.Path) -> None:
@@ -217,6 +286,7 @@ def test_stdin_and_a_dry_run(batch: Batch, tmp_path: pathlib.Path) -> None:
     done = batch("m", "-", "--dry-run", "-o", "out.jsonl", stdin=lines)
     assert [line.split()[1] for line in done.stdout.splitlines()] == [f'"T{n}"' for n in range(10)]
     assert not (tmp_path / "out.jsonl").exists()
+    assert json.loads(done.stderr.splitlines()[-1])["total"] is None, "it is not known"
 
 
 def test_a_server_runs_the_rows(
@@ -237,6 +307,20 @@ def test_a_server_runs_the_rows(
     assert done.stderr.startswith("error: ")
 
 
+def test_rows_at_a_url_run_on_the_devices_that_are_named(batch: Batch, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    source = "import os\n\ndef run(x: str) -> str:\n    return x + os.environ['CUDA_VISIBLE_DEVICES']"
+    write_model(tmp_path / "m", source)
+    write_lines(tmp_path / "in.jsonl", [{"x": "a"}, {"x": "b"}])
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/in.jsonl"
+        done = batch("m", url, "--devices", "cpu", "--cache-dir", tmp_path / "cache")
+        server.shutdown()
+    assert [row["output"] for row in read_lines(done.stdout)] == ["a-1", "b-1"], done.stderr
+
+
 def test_rows_that_lie_in_a_bucket(batch: Batch, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     write_model(tmp_path / "m", SHOUT)
@@ -244,6 +328,39 @@ def test_rows_that_lie_in_a_bucket(batch: Batch, tmp_path: pathlib.Path) -> None
         s3.put(**{"rows/in.jsonl": b'{"text": "a"}\n{"text": "b"}\n'})
         done = batch("m", "s3://bucket/rows/in.jsonl", GEARTRAIN_CACHE=str(tmp_path / "cache"), **s3.environ())
     assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "gs://bucket/rows",
+        "az://bucket/rows/in.jsonl",
+        "hf://org/cats@v1/rows/in.jsonl",
+        "hf://datasets/org/cats@v1/rows",
+        "hf://datasets/org/cats",
+        "{url}/bucket/rows.tar.gz",
+        "gs://bucket/none",
+    ],
+)
+def test_rows_that_lie_elsewhere(batch: Batch, tmp_path: pathlib.Path, place: str) -> None:
+    for module in ("obstore", "huggingface_hub"):
+        pytest.importorskip(module, reason="the extra `remote` is not installed")
+    write_model(tmp_path / "m", SHOUT)
+    (tmp_path / "rows").mkdir()
+    content = write_lines(tmp_path / "rows/in.jsonl", [{"text": "a"}, {"text": "b"}]).read_bytes()
+    shutil.make_archive(str(tmp_path / "rows"), "gztar", tmp_path, "rows")
+    with running_cloud() as cloud:
+        for folder in ("bucket", "org/cats", "datasets/org/cats"):
+            cloud.files[f"{folder}/rows/in.jsonl"] = content
+        cloud.files["datasets/org/cats/README.md"] = b"no row"
+        cloud.files["bucket/rows.tar.gz"] = (tmp_path / "rows.tar.gz").read_bytes()
+        cloud.cuts = {path: [10] for path in cloud.files}
+        done = batch("m", place.format(url=cloud.url), GEARTRAIN_CACHE=str(tmp_path / "cache"), **cloud.environ())
+    if place == "gs://bucket/none":
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "error: gs://bucket/none: there is no such object" in done.stderr
+    else:
+        assert [row["output"] for row in read_lines(done.stdout)] == ["A", "B"], done.stderr
 
 
 def test_a_model_that_lies_in_a_bucket_from_python(tmp_path: pathlib.Path) -> None:
@@ -380,6 +497,74 @@ def test_rows_of_a_call_that_fail_print_or_record_leave_the_others_as_they_are(
     assert summary["tokens"] == {"completion": 7 * 20}
 
 
+def test_an_account_says_what_rows_have_waited_for(
+    tmp_path: pathlib.Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    """Shares of time depend on the machine; their reading is tested with the view."""
+    write_model(tmp_path / "slow", SLOW)
+    write_lines(tmp_path / "in.jsonl", [{"n": n} for n in range(50)])
+
+    def account(*arguments: str) -> dict[str, Any]:
+        words = [sys.executable, "-m", "geartrain", "batch", *arguments, "-o", "out.jsonl", "--overwrite"]
+        done = subprocess.run(words, check=True, cwd=tmp_path, stderr=subprocess.PIPE, timeout=PATIENCE)
+        found: dict[str, Any] = json.loads(done.stderr.splitlines()[-1])
+        return found
+
+    found = account("slow", "in.jsonl", "--report", str(tmp_path / "report.html"))
+    assert 50 * 0.002 / found["seconds"] * 0.5 < found["busy"] <= 1
+    assert "; the workers were busy for" in (tmp_path / "report.html").read_text()
+    assert account("slow", "slow", "in.jsonl", "--compare")["busy"] > 0
+    process = server_process(str(tmp_path / "slow"), "--queue", "100")
+    url = process.wait_for("listening")["url"]
+    process.wait_for("ready")
+    assert account(".", "in.jsonl", "--target", url)["busy"] is None
+
+
+@pytest.mark.parametrize("sort", [", max_cost=80", ", sort=True", ", max_cost=80, sort=2"])
+def test_rows_of_a_padded_model_are_sorted_among_all_that_are_on_their_way(
+    batch: Batch, tmp_path: pathlib.Path, sort: str
+) -> None:
+    write_model(tmp_path / "m", PADDED % sort)
+    write_lines(tmp_path / "in.jsonl", [{"text": "x" * (1 + number % 16)} for number in range(64)])
+    lines = read_lines(batch("m", "in.jsonl").stdout)
+    assert [line["row"] for line in lines] == list(range(64))
+    assert [line["output"] for line in lines] == [[1 + number % 16] * 4 for number in range(64)]
+
+
+def test_more_rows_are_sorted_where_many_run_in_half_a_minute(batch: Batch, tmp_path: pathlib.Path) -> None:
+    """Calls of 32 rows. Each row has the length that it is padded to for its output."""
+    write_model(tmp_path / "m", PADDED.replace("max_size=4", "max_size=32") % ", sort=True")
+    lengths = random.Random(1)  # noqa: S311 - lengths
+    rows = [{"text": "x" * min(512, max(8, int(lengths.lognormvariate(3.7, 0.9))))} for _ in range(20_000)]
+    real = sum(len(row["text"]) for row in rows)
+    write_lines(tmp_path / "in.jsonl", rows)
+
+    def padded(*options: str) -> float:
+        done = batch("m", "in.jsonl", *options)
+        computed: int = sum(max(line["output"]) for line in read_lines(done.stdout))
+        return computed / real
+
+    assert padded("--window", "512") > 1.25
+    assert padded() < 1.18
+
+
+def test_memory_stays_as_it_is_from_row_10000_on(batch: Batch, tmp_path: pathlib.Path) -> None:
+    """Texts of mixed lengths, sorted, with outputs of 7 kB: 140 MB of them pass. The model measures both processes."""
+    write_model(tmp_path / "m", VECTORS)
+    lengths = random.Random(1)  # noqa: S311 - lengths
+    rows = [{"text": "x" * min(2500, int(lengths.lognormvariate(5.3, 0.9)))} for _ in range(20_000)]
+    done = batch("m", write_lines(tmp_path / "in.jsonl", rows), "-o", "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out.jsonl").open() as lines:
+        memory = [json.loads(line)["output"][:2] for line in lines]
+    for process in (0, 1):
+        settled, last = (
+            statistics.median(row[process] for row in some) for some in (memory[9_000:10_000], memory[-1_000:])
+        )
+        assert settled > 10
+        assert last - settled < 40  # MB, while 70 MB of outputs have passed
+
+
 def test_what_a_model_yields_is_the_list_of_it(batch: Batch, tmp_path: pathlib.Path) -> None:
     write_model(tmp_path / "m", STREAM)
     done = batch("m", write_lines(tmp_path / "in.jsonl", [{"n": n} for n in range(5)]), "--keep", "n")
@@ -402,6 +587,11 @@ def test_what_a_model_yields_is_the_list_of_it(batch: Batch, tmp_path: pathlib.P
         (["cut.parquet"], "cannot read cut.parquet as Parquet"),
         (["empty.csv"], "is empty"),
         (["in.jsonl", "-o", "in.jsonl"], "is there already"),
+        (
+            ["in.jsonl", "-o", "out.csv"],
+            ".csv is not written; write FILE.jsonl for JSON lines, or a folder for Parquet",
+        ),
+        (["in.jsonl", "-o", "out.jsonl.gz"], "-o out.jsonl.gz: .gz is not written"),
         (["in.jsonl", "-o", "/proc/nothing/out.jsonl"], "cannot write"),
     ],
 )
@@ -448,9 +638,8 @@ def test_hostile_lines_are_errors_of_their_own(batch: Batch, tmp_path: pathlib.P
 @pytest.mark.slow
 def test_a_line_of_a_gigabyte_is_an_error_and_takes_no_memory(tmp_path: pathlib.Path) -> None:
     write_model(tmp_path / "m", SHOUT)
-    process = subprocess.Popen(
-        command("m", "-", "--format", "jsonl"), cwd=tmp_path, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "geartrain", "batch", "m", "-", "--format", "jsonl"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
     assert process.stdin is not None
     assert process.stdout is not None
     peaks: list[int] = []  # KiB
@@ -512,7 +701,7 @@ def test_a_file_that_cannot_be_read_is_named(batch: Batch, tmp_path: pathlib.Pat
 
 @contextmanager
 def begun(*arguments: str | pathlib.Path, cwd: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = start_forked(["batch", *arguments], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield process
     finally:

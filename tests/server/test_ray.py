@@ -46,6 +46,21 @@ def run(gate: str) -> str:
         time.sleep(0.01)
     return "through"
 """
+NESTED: Final = """
+import json, os
+import geartrain
+def run(name: str) -> str:
+    try:
+        found = json.loads(geartrain.models[name](server=True))
+    except geartrain.ModelError as error:
+        return json.dumps({"pid": os.getpid(), "failed": [error.model, error.code]})
+    return json.dumps({"pid": os.getpid(), "own": os.getppid(), "called": found})
+"""
+SERVER: Final = """
+import os
+def run(server: bool) -> str:
+    return str(os.getppid())
+"""
 ARGUMENTS: Final = (
     *("--name", "tests", "--replicas", f"1:{REPLICAS}", "--upscale-delay", "0", "--cpus", "0.1", "--gpus", "1"),
     *("--option", "queue=100", "--option", "allow_private_urls=true", "--option", "shutdown_grace=120"),
@@ -62,6 +77,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(folder / "echo", ECHO.format(version=1))
     write_model(folder / "words", WORDS)
     write_model(folder / "gate", GATE)
+    write_model(folder / "nested", NESTED)
+    write_model(folder / "server", SERVER)
     return folder
 
 
@@ -228,6 +245,22 @@ async def test_each_replica_has_a_gpu_of_its_own(ray: RayCluster) -> None:
     gpus = [each["gpus"] for each in outputs.values()]
     assert len(set(gpus)) == REPLICAS
     assert all(each.isdecimal() for each in gpus), gpus
+
+
+async def test_model_of_a_name_is_that_of_the_same_replica(ray: RayCluster) -> None:
+    """One that the replica does not have is a `ModelError`: no other replica, and no other application, is asked."""
+    async with httpx.AsyncClient(base_url=ray.url, timeout=PATIENCE) as client:
+
+        async def ask(name: str) -> Answers:
+            answer = await client.post("/models/nested/predictions", json={"input": {"name": name}})
+            output: str = answer.json()["output"]
+            return {json.loads(output)["pid"]: output}
+
+        found = [json.loads(output) for output in (await of_each_replica(lambda: ask("server"))).values()]
+        absent = [json.loads(output) for output in (await of_each_replica(lambda: ask("elsewhere"))).values()]
+    assert all(each["called"] == each["own"] for each in found)
+    assert len({each["own"] for each in found}) == REPLICAS
+    assert [each["failed"] for each in absent] == [["elsewhere", "not_found"]] * REPLICAS
 
 
 async def test_another_revision_reloads_all_replicas_in_place(ray: RayCluster, models: Path) -> None:

@@ -198,6 +198,14 @@ def _wrong(place: str, text: str) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, f"{place}: {text}", fields=(fault,))
 
 
-INSTANCES: Final = BodyForm(read_instances, write_predictions)
-INVOCATIONS: Final = BodyForm(read_invocation, write_predictions)
-HUGGING_FACE: Final = BodyForm(read_inputs, write_plain)
+def _as_instances(inputs: Mapping[str, Any]) -> Any:
+    return {"instances": [inputs]}
+
+
+def _as_inputs(inputs: Mapping[str, Any]) -> Any:
+    return {"inputs": inputs}
+
+
+INSTANCES: Final = BodyForm(read_instances, write_predictions, _as_instances)
+INVOCATIONS: Final = BodyForm(read_invocation, write_predictions, _as_instances)
+HUGGING_FACE: Final = BodyForm(read_inputs, write_plain, _as_inputs)

@@ -40,6 +40,9 @@ from geartrain.project.setting_values import Devices
 from geartrain.server.memory import tune_collector
 
 _TRIED: Final = 10  # rows of a dry run
+_NOT_WRITTEN: Final = frozenset(  # endings of files, not of folders
+    {".csv", ".tsv", ".txt", ".xlsx", ".arrow", ".feather", ".ipc", ".gz", ".zst", ".bz2", ".xz"}
+)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -134,7 +137,7 @@ async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
         )
         sink = await asyncio.to_thread(_sink, place, runs, data, origin=origin, kept=kept)
         tally = Tally(
-            total=min(source.count or 0, _TRIED) if asked.dry_run else source.count,
+            total=min(source.count, _TRIED) if asked.dry_run and source.count is not None else source.count,
             skipped=max(0, sink.done - source.first),
         )
         engine = Engine(
@@ -147,15 +150,16 @@ async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
             on_step=functools.partial(view.show, tally),
         )
         tune_collector()
-        view.begin(tally)
+        view.begin(tally, runs.batch_sizes)
         with _interrupts(engine, view):
             is_whole = await engine.run()
         view.close()
         if isinstance(sink, Held):
             print_rows(sink.results)
-        batches = runs.batch_sizes() if isinstance(runs, LocalRuns) else {}
         more = runs.agreement.lines() if isinstance(runs, PairRuns) else []
-        account = Account(tally, batches, more, is_whole=is_whole)
+        account = Account(
+            tally, runs.batch_sizes(), more, busy=runs.busy(tally.run_time, tally.seconds), is_whole=is_whole
+        )
         view.summarize(account, to=asked.output, report=asked.report)
     if is_whole:
         return 0
@@ -213,6 +217,11 @@ async def _output(asked: Asked, data: DataSet, kept: dict[str, str]) -> AsyncIte
         raise DatasetError(
             f"-o {asked.output}: without --ray the output is a file or a folder of this machine; write it here and "
             "copy it there, or give --ray"
+        )
+    ending = Path(asked.output).suffix.lower()
+    if ending in _NOT_WRITTEN:
+        raise DatasetError(
+            f"-o {asked.output}: {ending} is not written; write FILE.jsonl for JSON lines, or a folder for Parquet"
         )
     place = Place(
         asked.output,

@@ -7,9 +7,9 @@ import html
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -24,19 +24,25 @@ if TYPE_CHECKING:
 _OFTEN: Final = 0.25  # seconds between two views of the bar
 _LINES: Final = 10.0  # seconds between two lines in a pipe
 _WIDTH: Final = 78
+_MOSTLY: Final = 0.8  # of the time, that slots run rows
+_OFTEN_ENOUGH: Final = 0.3  # of the time, that rows wait for something
+
+Bound = Literal["model", "server", "reading", "output", "geartrain"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
     """Account of a run at its end.
 
-    `batches`: the runs by the number of their rows. `more`: further lines, such as of a comparison.
+    `batches`: the runs by the number of their rows. `more`: further lines, such as of a comparison. `busy`: see
+    `Runs.busy`.
     """
 
     tally: Tally
     batches: Mapping[int, int]
     more: Sequence[str] = ()
     _: dataclasses.KW_ONLY
+    busy: float | None = None
     is_whole: bool = True
 
 
@@ -49,6 +55,7 @@ class BatchView:
         self._activity: Activity | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._sizes: Callable[[], Mapping[int, int]] = dict
         self._shown = time.monotonic()
 
     def setting_up(self, name: str) -> None:
@@ -66,9 +73,10 @@ class BatchView:
         elif step.stage == "downloading" and self._activity is not None:
             self._activity.add_bytes(step.source, step.bytes, step.total_bytes or None)
 
-    def begin(self, tally: Tally) -> None:
-        """Show that the rows begin."""
+    def begin(self, tally: Tally, sizes: Callable[[], Mapping[int, int]]) -> None:
+        """Show that the rows begin. `sizes` returns the runs so far by the number of their rows."""
         self._end_activity()
+        self._sizes = sizes
         if not self._is_for_person:
             return
         self._bar = Progress(
@@ -90,9 +98,11 @@ class BatchView:
             return
         self._shown = now
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=tally.skipped + tally.rows, text=_how_far(tally), refresh=True)
+            text = _how_far(tally, _mean(self._sizes()))
+            self._bar.update(self._task, completed=tally.skipped + tally.rows, text=text, refresh=True)
         elif not self._is_for_person:
-            print(json.dumps({"event": "progress", **_figures(tally)}), file=sys.stderr, flush=True)
+            event = {"event": "progress", **_figures(tally), "batch_rows": _mean(self._sizes())}
+            print(json.dumps(event), file=sys.stderr, flush=True)
 
     def stopping(self) -> None:
         """Show that the run ends after the rows that run."""
@@ -117,6 +127,8 @@ class BatchView:
                 "event": "done" if account.is_whole else "ended",
                 **_figures(account.tally),
                 "batch_rows": _mean(account.batches),
+                "bound": bound_of(account.tally, account.busy),
+                "busy": None if account.busy is None else round(account.busy, 3),
                 "notes": account.more,
             }
             print(json.dumps(event), file=sys.stderr, flush=True)
@@ -156,8 +168,34 @@ def summary(account: Account, *, to: str) -> list[str]:
         lines.append(f"run of a row: half within {_time(times[0])}, 90 % {_time(times[1])}, 99 % {_time(times[2])}")
     if batches:
         lines.append(f"rows of a batch: {_mean(batches):.1f} on average")
+    if tally.rows:
+        lines.append(_bound_line(tally, account.busy))
     lines += [f"{kind} tokens: {count:,}" for kind, count in tally.tokens.items() if count]
     return [*lines, *account.more]
+
+
+def bound_of(tally: Tally, busy: float | None) -> Bound:
+    """Name the part of a run that further rows have waited for most; `busy` as in `Account`."""
+    seconds, waits = tally.seconds, tally.waits
+    if busy is not None and busy >= _MOSTLY:
+        return "model"
+    if waits.writing > max(waits.reading, waits.running, _OFTEN_ENOUGH * seconds):
+        return "output"
+    if waits.reading > max(waits.running, _OFTEN_ENOUGH * seconds):
+        return "reading"
+    return "server" if busy is None else "geartrain"
+
+
+def _bound_line(tally: Tally, busy: float | None) -> str:
+    waits, seconds = tally.waits, max(tally.seconds, 1e-9)
+    text = {
+        "model": "bounded by the model",
+        "server": "bounded by the server",
+        "reading": f"bounded by reading rows: none was there to run for {waits.reading / seconds:.0%} of the time",
+        "output": f"bounded by the output: rows waited for it for {waits.writing / seconds:.0%} of the time",
+        "geartrain": "bounded by geartrain, which checks rows and hands them over",
+    }[bound_of(tally, busy)]
+    return text if busy is None else f"{text}; the workers were busy for {min(busy, 1.0):.0%} of the time"
 
 
 def _figures(tally: Tally) -> dict[str, Any]:
@@ -175,12 +213,14 @@ def _figures(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _how_far(tally: Tally) -> str:
+def _how_far(tally: Tally, batch_rows: float) -> str:
     done = tally.skipped + tally.rows
     text = f"{done:,}" if tally.total is None else f"{done:,} of {tally.total:,}"
     text += f"  {tally.rate:,.0f}/s"
     if tally.seconds_left is not None:
         text += f"  {_time(tally.seconds_left)} left"
+    if batch_rows:
+        text += f"  batches of {batch_rows:.0f}"
     if tally.errors:
         text += f"  {tally.errors:,} failed"
     tokens = tally.tokens["completion"] or tally.tokens["prompt"]

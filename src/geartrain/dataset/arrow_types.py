@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 _decode = msgspec.json.Decoder().decode
 
 
+def nesting_of(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return a function from a value as Arrow gives it to that of JSON; None where they are the same.
+
+    A map comes as pairs, and a tensor of a fixed shape as a flat list.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        return dict
+    if isinstance(kind, pa.FixedShapeTensorType) and (kind.permutation or []) == sorted(kind.permutation or []):
+        inner = kind.shape[:0:-1]
+
+        def nested(values: list[Any]) -> list[Any]:
+            for size in inner:
+                values = [values[start : start + size] for start in range(0, len(values), size)]
+            return values
+
+        return nested
+    return None
+
+
 def output_columns(
     results: Sequence[Result], output: OutputSpec, text_of: Callable[[Result], Buffer | None]
 ) -> tuple[pa.Array, pa.Array]:

@@ -9,22 +9,24 @@ from typing import Any, Final
 
 import msgspec
 
+from geartrain.dataset.arrow_types import nesting_of
 from geartrain.dataset.errors import DatasetError
-from geartrain.dataset.records import MAX_ROW, Record
+from geartrain.dataset.records import MAX_ROW, NO_COLUMNS, Record
 from geartrain.dataset.sources import Source
 from geartrain.domain.data_urls import data_url_of, media_type_of
-from geartrain.domain.signature.text_values import MismatchError, TextReader, takes_file, takes_files
-from geartrain.domain.signature.types import InputField, Signature
+from geartrain.domain.signature.text_values import MismatchError, TextReader
+from geartrain.domain.signature.types import InputField, Signature, takes_file, takes_files
 
 OWN_COLUMNS: Final = ("row", "output", "error")
 """Columns that every output has, if they are not empty."""
 
 _URL: Final = re.compile(r"(?:data|https?|s3|gs|az|hf):", re.IGNORECASE)
+_NULL: Final = b"null"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """A row that is ready for the model.
 
     Attributes:
@@ -37,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
     number: int
     input: bytes
     fault: str = ""
-    kept: Mapping[str, Any] = {}
+    kept: Mapping[str, Any] = NO_COLUMNS
 
 
 class _RowFaultError(Exception):
@@ -59,12 +61,12 @@ class Columns:
         columns = {name: mapped.get(name, name) for name in fields}
         if source.is_files and "file" not in columns.values():
             columns |= _input_for_files(signature, mapped)
-        self._inputs = [(columns[name], name, _converter(field, source)) for name, field in fields.items()]
         if source.columns is not None:
             missing = [name for name, field in fields.items() if field.required and columns[name] not in source.columns]
             if missing:
                 raise DatasetError(_missing(missing, source.columns))
-            self._inputs = [each for each in self._inputs if each[0] in source.columns]
+            columns = {name: column for name, column in columns.items() if column in source.columns}
+        self._inputs = [(column, name, _converter(fields[name], column, source)) for name, column in columns.items()]
         self._kept = dict(kept)
 
     def row(self, number: int, record: Record) -> Row:
@@ -72,13 +74,19 @@ class Columns:
         if record.fault:
             return Row(number, b"", record.fault)
         values = record.columns
-        kept = {name: values.get(column) for name, column in self._kept.items()}
+        kept = {name: values.get(column) for name, column in self._kept.items()} if self._kept else NO_COLUMNS
         members: dict[str, Any] = {}
         name = ""
         try:
             for column, name, convert in self._inputs:
                 value = values.get(column)
-                if value is not None and (value := convert(value)) is not None:
+                if value is None:
+                    continue
+                if convert is not None:
+                    value = convert(value)
+                elif _is_null(value):
+                    continue
+                if value is not None:
                     members[name] = value
             encoded = _encode(members)
         except _RowFaultError as fault:
@@ -144,8 +152,8 @@ def _input_for_files(signature: Signature, mapped: Mapping[str, str]) -> dict[st
 # values
 
 
-def _converter(field: InputField, source: Source) -> Callable[[Any], Any]:
-    """Return a function from the value of a column to that of an input."""
+def _converter(field: InputField, column: str, source: Source) -> Callable[[Any], Any] | None:
+    """Return a function from the value of a column to that of an input; None where they are the same."""
     base = source.base
     if source.is_text:
         reader = TextReader(read=lambda text: text, read_file=lambda text: _url_of(text, base))
@@ -164,11 +172,12 @@ def _converter(field: InputField, source: Source) -> Callable[[Any], Any]:
         return lambda value: _file(value, base)
     if takes_files(field.type):
         return lambda value: _files(value, base)
-    return _as_it_is
+    schema = source.schema()
+    return None if schema is None else nesting_of(schema.field(column).type)
 
 
-def _as_it_is(value: Any) -> Any:
-    return None if isinstance(value, msgspec.Raw) and bytes(value) == b"null" else value
+def _is_null(value: Any) -> bool:
+    return type(value) is msgspec.Raw and len(value) == len(_NULL) and bytes(value) == _NULL
 
 
 def _file(value: Any, base: Path) -> Any:
@@ -177,6 +186,11 @@ def _file(value: Any, base: Path) -> Any:
         value = _decode(value)
     if isinstance(value, bytes):
         return data_url_of(value)
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:  # images and sounds of `datasets`
+        content, path = value["bytes"], value["path"]
+        if not isinstance(content, bytes):
+            return _file(path, base) if content is None and path else None if content is None else value
+        return data_url_of(content, media_type_of(path)) if path else data_url_of(content)
     return _url_of(value, base) if isinstance(value, str) else value
 
 

@@ -38,11 +38,15 @@ class PairRuns:
         Raises `DatasetError` if it does not.
         """
         _check_inputs(first.signature, second.signature)
-        self.window = min(first.window, second.window)
         self.agreement = Agreement()
         self.signature = msgspec.structs.replace(first.signature, output=_output_of(first.signature, second.signature))
         self._runs = (first, second)
         self._metric = metric
+
+    @property
+    def window(self) -> int:
+        """Rows that may be on their way at once, now."""
+        return min(runs.window for runs in self._runs)
 
     @property
     def on_fault(self) -> Callable[[Exception], None]:
@@ -69,6 +73,16 @@ class PairRuns:
         """End the rows that have not begun to run."""
         for runs in self._runs:
             runs.cancel_waiting()
+
+    def batch_sizes(self) -> dict[int, int]:
+        """Return nothing: two models have batches of different sizes."""
+        return {}
+
+    def busy(self, run_time: float, seconds: float) -> float | None:  # noqa: ARG002 - each model has its own
+        """Return the share of time in which the busier one of the models ran rows; see `Runs`."""
+        pairs = zip(self._runs, self.agreement.seconds, strict=True)
+        shares = [runs.busy(each, seconds) for runs, each in pairs]
+        return max((share for share in shares if share is not None), default=None)
 
     def joined(self, row: Row, first: Result, second: Result) -> Result:
         """Return the result of a row that both have run."""

@@ -7,9 +7,10 @@ slower one before them are bounded by number and by bytes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from geartrain.dataset.columns import Columns, Row
@@ -47,10 +48,11 @@ class _OnTheirWay:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, row: Row) -> None:
-        """Count a row that begins."""
-        size = self._sizes[row.number] = len(row.input)
-        self.bytes += size
+    def add(self, rows: list[Row]) -> None:
+        """Count rows that begin."""
+        sizes = {row.number: len(row.input) for row in rows}
+        self._sizes.update(sizes)
+        self.bytes += sum(sizes.values())
 
     def remove(self, results: list[Result]) -> None:
         """Count rows that have their results; those that never began are ignored."""
@@ -174,15 +176,25 @@ class Engine:
         chunks = self._chunks()
         ahead = [loop.run_in_executor(threads, next, chunks, None) for _ in range(_AHEAD)]
         try:
-            while (rows := await ahead.pop(0)) is not None and not self._is_stopping:
+            while (rows := await self._read(ahead.pop(0))) is not None and not self._is_stopping:
                 ahead.append(loop.run_in_executor(threads, next, chunks, None))
                 await self._begin_all(rows)
+            began = time.monotonic()
             await self._runs.wait_all()
+            self._tally.waits.running += time.monotonic() - began
             self._check_faults()
         finally:
             await asyncio.gather(*ahead, return_exceptions=True)
             self._is_read = True
             self._has_ready.set()
+
+    async def _read(self, chunk: asyncio.Future[list[Row] | None]) -> list[Row] | None:
+        """Wait for rows that are being read."""
+        began = time.monotonic()
+        try:
+            return await chunk
+        finally:
+            self._tally.waits.reading += time.monotonic() - began
 
     async def _begin_all(self, rows: list[Row]) -> None:
         """Begin rows, as many at a time as there is room for."""
@@ -191,22 +203,26 @@ class Engine:
             await self._wait_for_room()
             if self._is_stopping:
                 return
-            good: list[Row] = []
-            faulty: list[Result] = []
-            for row in islice(rows, begun, None):
-                if (good or faulty) and self._is_full():
-                    break
-                begun += 1
-                self._unwritten += 1
-                if row.fault:
-                    faulty.append(Result(row.number, row.kept, error=row.fault))
-                else:
-                    self._running.add(row)
-                    good.append(row)
-            if faulty:
-                self._on_results(faulty)
+            some = self._fitting(rows, begun)
+            begun += len(some)
+            self._unwritten += len(some)
+            good = [row for row in some if not row.fault]
+            self._running.add(good)
+            if len(good) < len(some):
+                self._on_results([Result(row.number, row.kept, error=row.fault) for row in some if row.fault])
             if good:
+                began = time.monotonic()
                 await self._runs.begin(good, self._on_results)
+                self._tally.waits.running += time.monotonic() - began
+
+    def _fitting(self, rows: list[Row], begun: int) -> list[Row]:
+        """Return the rows from index `begun` on for which there is room, and one in any case."""
+        if self._results.bytes > _MOST_BYTES:
+            return rows[begun : begun + 1]
+        room = min(self._runs.window - len(self._running), self._most_unwritten() - self._unwritten)
+        some = rows[begun : begun + max(1, room)]
+        sizes = accumulate([len(row.input) for row in some], initial=self._running.bytes)
+        return [row for row, size in zip(some, sizes, strict=False) if size <= _MOST_BYTES] or some[:1]
 
     def _chunks(self) -> Iterator[list[Row]]:
         """Give rows in lists. Blocks."""
@@ -222,16 +238,32 @@ class Engine:
                 return
 
     async def _wait_for_room(self) -> None:
+        waits = self._tally.waits
         while not self._is_stopping and self._is_full():
+            is_running, began = self._has_enough_running(), time.monotonic()
             self._has_room = asyncio.get_running_loop().create_future()
             await self._has_room
+            seconds = time.monotonic() - began
+            if is_running:
+                waits.running += seconds
+            else:
+                waits.writing += seconds
             self._check_faults()
 
     def _is_full(self) -> bool:
-        running, window = self._running, self._runs.window
-        if len(running) >= window or self._unwritten >= _WINDOWS * max(window, _WRITE):
-            return True
-        return len(running) > 0 and max(running.bytes, self._results.bytes) > _MOST_BYTES
+        return (
+            self._has_enough_running()
+            or self._unwritten >= self._most_unwritten()
+            or (len(self._running) > 0 and self._results.bytes > _MOST_BYTES)
+        )
+
+    def _most_unwritten(self) -> int:
+        """Return the number of rows that may have begun and not be written."""
+        return _WINDOWS * max(self._runs.window, _WRITE)
+
+    def _has_enough_running(self) -> bool:
+        running = self._running
+        return len(running) >= self._runs.window or (len(running) > 0 and running.bytes > _MOST_BYTES)
 
     def _on_fault(self, fault: Exception) -> None:
         self._faults.append(fault)

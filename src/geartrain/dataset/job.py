@@ -57,7 +57,7 @@ async def running(options: ModelOptions) -> AsyncIterator[Deployment]:
     serving = ServeOptions(
         source=source,
         setup_timeout=options.setup_timeout,
-        limits=Limits(run_timeout=options.run_timeout, keep=0.0),
+        limits=Limits(run_timeout=options.run_timeout, keep=0.0, sorts_all=True),
         restarts=_RESTARTS,
         max_download_bytes=NO_LIMIT,  # the data set is a person's own
         allow_private_urls=True,

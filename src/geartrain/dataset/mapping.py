@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import queue
 import threading
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from geartrain.dataset.arrow_types import nesting_of
 from geartrain.dataset.columns import Columns
 from geartrain.dataset.engine import Engine, RowSource
 from geartrain.dataset.errors import DatasetError
@@ -27,6 +29,7 @@ from geartrain.project.source import ModelSource
 
 _MOST_HELD: Final = 64  # lists of results that wait for the program
 _ROWS: Final = 256  # of a batch of Arrow
+_PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})  # Pillow's; TIFF has the others
 
 
 class RowResult(msgspec.Struct, frozen=True):
@@ -177,13 +180,20 @@ def _rows_of_table(table: Any) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
     except ImportError:
         raise DatasetError("tables need pyarrow: pip install 'geartrain[data]'") from None
-    for batch in pa.RecordBatchReader.from_stream(table):
+    reader = pa.RecordBatchReader.from_stream(table)
+    nestings = {field.name: nested for field in reader.schema if (nested := nesting_of(field.type)) is not None}
+    for batch in reader:
         for start in range(0, batch.num_rows, _ROWS):
-            yield from batch.slice(start, _ROWS).to_pylist()
+            for row in batch.slice(start, _ROWS).to_pylist():
+                yield row | {name: nested(row[name]) for name, nested in nestings.items() if row[name] is not None}
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON has it: arrays as lists, files as their bytes."""
+    """Return a value for a column: arrays as lists, files by their paths, images of Pillow as the bytes of a file."""
     if isinstance(value, Path):
         return str(value.absolute())
+    if hasattr(value, "mode") and hasattr(value, "save"):
+        file = io.BytesIO()
+        value.save(file, "PNG" if value.mode in _PNG_MODES else "TIFF")
+        return file.getvalue()
     return value.tolist() if hasattr(value, "tolist") else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ MAX_ROW: Final = 64 * 1024**2
 """Bytes of the longest row that is read."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One row of a data set.
 
     Attributes:
@@ -24,7 +25,7 @@ class Record(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-NO_COLUMNS: Final[Mapping[str, Any]] = {}
+NO_COLUMNS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def unreadable(fault: str) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -12,9 +13,10 @@ from geartrain.domain.tensors.tensor import Buffer
 
 _SAMPLES: Final = 10_000  # run times that percentiles are made of
 _FAULTS: Final = 5  # different errors that a summary shows
+_NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})  # a default that is a dict is copied for each result
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """Result of a row: its output as JSON text, or its error.
 
     `run_time`: seconds in the model. `metrics`: those that the run has recorded.
@@ -25,7 +27,21 @@ class Result(msgspec.Struct, frozen=True):
     output: Buffer | None = None
     error: str = ""
     run_time: float = 0.0
-    metrics: Mapping[str, Any] = {}
+    metrics: Mapping[str, Any] = _NO_METRICS
+
+
+class Waits(msgspec.Struct):
+    """Seconds in which no further row could begin.
+
+    Attributes:
+        reading: no row was read yet.
+        running: as many rows as may be on their way were.
+        writing: as many results as may wait to be written did.
+    """
+
+    reading: float = 0.0
+    running: float = 0.0
+    writing: float = 0.0
 
 
 class Tally:
@@ -38,6 +54,8 @@ class Tally:
         self.rows = 0
         self.errors = 0
         self.tokens = {"prompt": 0, "completion": 0}
+        self.run_time = 0.0  # of all rows
+        self.waits = Waits()
         self.faults: dict[str, int] = {}  # different errors, and how many rows have each
         self.began = time.monotonic()
         self._times: list[float] = []
@@ -45,15 +63,17 @@ class Tally:
 
     def add(self, results: Sequence[Result]) -> None:
         """Count results."""
-        for result in results:
-            self.rows += 1
+        rows, step, times = self.rows, self._step, self._times
+        for rows, result in enumerate(results, rows + 1):  # noqa: B020 - the rows so far
             if result.error:
                 self.errors += 1
                 self._add_fault(result.error)
-            elif self.rows % self._step == 0:
-                self._times.append(result.run_time)
+            elif rows % step == 0:
+                times.append(result.run_time)
             if result.metrics:
                 self._add_tokens(result.metrics)
+        self.rows = rows
+        self.run_time += sum([result.run_time for result in results])
         if len(self._times) > _SAMPLES:
             self._times = self._times[::2]
             self._step *= 2

@@ -30,7 +30,8 @@ from geartrain.dataset.manifest import Manifest, Origin, check_same, read_manife
 from geartrain.dataset.results import Result
 from geartrain.dataset.shares import Share
 from geartrain.dataset.sources import Source
-from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, OutputSpec, Signature, TypeSpec
+from geartrain.domain.tensors.tensor import Buffer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,6 @@ _FIRST_ROWS: Final = 10_000  # by which all shares know the types of columns
 _PART_BYTES: Final = 64 * 1024**2
 _LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
 _LOCK: Final = "_lock"  # in a folder; beginning of the names of those of shares
-_FILE_KINDS: Final = frozenset({"path", "file"})
 _EXTENSIONS: Final = {"application/octet-stream": ".bin", "audio/wav": ".wav", "image/webp": ".webp"}
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -292,17 +292,16 @@ class Lines(Sink):
 
     def write(self, results: Sequence[Result]) -> None:
         """Write a line for each result, and commit from time to time."""
-        lines = bytearray()
+        # Joined by hand, as the output is JSON already: an encoder takes 1 µs more, and `%` 0.5 µs, 5 and 3 % of a row.
+        pieces: list[Buffer] = []
         for result in results:
-            if result.error and self._errors == "skip":
-                continue
-            if result.error:
-                lines += _encode({"row": result.number, **result.kept, "error": result.error}) + b"\n"
-                continue
-            # Joined by hand, as the output is JSON already: an encoder takes 1 µs more, 5 % of a row.
-            kept = _encode(result.kept)[1:-1] + b"," if result.kept else b""
-            lines += b'{"row":%d,%b"output":%b}\n' % (result.number, kept, self._files.saved(result) or b"null")
-        self._target.write(bytes(lines))
+            if not result.error:
+                kept = _encode(result.kept)[1:-1] + b"," if result.kept else b""
+                output = self._files.saved(result) or b"null"
+                pieces += (b'{"row":', b"%d" % result.number, b",", kept, b'"output":', output, b"}\n")
+            elif self._errors != "skip":
+                pieces += (_encode({"row": result.number, **result.kept, "error": result.error}), b"\n")
+        self._target.write(b"".join(pieces))
         if self._state is not None and results:
             manifest = self._state[1]
             manifest.rows = results[-1].number + 1
@@ -466,12 +465,12 @@ class _Files:
         self._output = output
         self._can_have = path is not None and _may_have_files(output.type)
 
-    def saved(self, result: Result) -> bytes | None:
+    def saved(self, result: Result) -> Buffer | None:
         """Return the output of a result with its files saved."""
-        if result.output is None:
-            return None
+        if result.output is None or not self._can_have:
+            return result.output
         text = bytes(result.output)
-        if not self._can_have or b'"data:' not in text:
+        if b'"data:' not in text:
             return text
         value = _decode(text)
         stem = f"{result.number:08}"
@@ -480,7 +479,7 @@ class _Files:
         return _encode(self._replace(value, self._output.type, stem))
 
     def _replace(self, value: Any, spec: TypeSpec, stem: str) -> Any:
-        if isinstance(value, str) and spec.kind in _FILE_KINDS and value.startswith("data:"):
+        if isinstance(value, str) and spec.kind in FILE_KINDS and value.startswith("data:"):
             return self._save(value, stem)
         if isinstance(value, list) and spec.items is not None:
             return [self._replace(each, spec.items, f"{stem}.{at}") for at, each in enumerate(value)]
@@ -515,7 +514,7 @@ class _Files:
 
 def _may_have_files(spec: TypeSpec) -> bool:
     return (
-        spec.kind in _FILE_KINDS
+        spec.kind in FILE_KINDS
         or (spec.items is not None and _may_have_files(spec.items))
         or any(_may_have_files(field.type) for field in spec.fields)
     )

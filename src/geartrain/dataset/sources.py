@@ -237,7 +237,8 @@ def _readline(file: IO[bytes]) -> bytes:
 
 def _record_of_json(line: bytes) -> Record:
     try:
-        line.decode()
+        if not line.isascii():
+            line.decode()
         return Record(_read_object(line))
     except UnicodeDecodeError as error:
         return unreadable(f"the line is not UTF-8: byte {error.start + 1}")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from geartrain.domain.signature.types import FILE_KINDS
+
 if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature, TypeSpec
 
-_FILE_KINDS = frozenset({"path", "file"})
 _URL_SCHEMES = ("http:", "https:", "data:")
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -81,7 +82,7 @@ class FileReferences:
 def holds_files(spec: TypeSpec) -> bool:
     """True if a value of this type can be or contain a file."""
     return (
-        spec.kind in _FILE_KINDS
+        spec.kind in FILE_KINDS
         or (spec.items is not None and holds_files(spec.items))
         or any(holds_files(member) for member in spec.members)
         or any(holds_files(field.type) for field in spec.fields)
@@ -123,9 +124,9 @@ def _member_for(spec: TypeSpec, value: object) -> TypeSpec | None:
     """
     fitting = [member for member in _members(spec) if _fits(member, value)]
     if isinstance(value, str):
-        files = [member for member in fitting if member.kind in _FILE_KINDS]
+        files = [member for member in fitting if member.kind in FILE_KINDS]
         if files and not is_url(value):
-            fitting = [member for member in fitting if member.kind not in _FILE_KINDS] or files
+            fitting = [member for member in fitting if member.kind not in FILE_KINDS] or files
         elif files:
             fitting = files
     return next(iter(fitting), None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from geartrain.dataset.arrow_types import output_columns
+from geartrain.dataset.arrow_types import nesting_of, output_columns
 from geartrain.dataset.columns import Columns, Row
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.job import ModelOptions, found, running
@@ -195,4 +195,5 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if hasattr(next((value for value in values if value is not None), None), "tolist"):
         return [None if value is None else value.tolist() for value in values]
-    return values
+    nested = nesting_of(column.type)
+    return values if nested is None else [None if value is None else nested(value) for value in values]

@@ -55,14 +55,15 @@ def datatype_of(kind: Any) -> str:
     return found
 
 
-def numbers_of(tensor: Tensor) -> Any:
-    """A numpy array with a copy of a tensor's numbers; BF16 as the 16 bits that they are."""
+def numbers_of(tensor: Tensor, *, is_own: bool = False) -> Any:
+    """A numpy array with a copy of a tensor's numbers, or those themselves; BF16 as the 16 bits that they are."""
     kind = np.dtype(np.uint16) if tensor.datatype == BFLOAT else numpy_type(tensor.datatype)
     if not len(tensor.data):
         return np.empty(tensor.shape, kind)
     if tensor.datatype == "BOOL":  # any other byte than 0 is true
         return np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape) != 0
-    return np.frombuffer(tensor.data, kind).reshape(tensor.shape).copy()
+    array = np.frombuffer(tensor.data, kind).reshape(tensor.shape)
+    return array if is_own else array.copy()
 
 
 def strings_of(tensor: Tensor) -> list[bytes]:
@@ -203,10 +204,10 @@ def any_tensor(name: str, value: Any) -> Tensor:
         raise TypeError(f"input {name!r} {error}") from None
 
 
-def array_from(tensor: Tensor) -> Any:
-    """A numpy array with a copy of a tensor's contents; BYTES are texts where all of them are UTF-8."""
+def array_from(tensor: Tensor, *, is_own: bool = False) -> Any:
+    """A numpy array with a copy of a tensor's contents, or over them; BYTES are texts where all of them are UTF-8."""
     if tensor.datatype != "BYTES":
-        found = numbers_of(tensor)
+        found = numbers_of(tensor, is_own=is_own)
         return found.view(numpy_type(BFLOAT)) if tensor.datatype == BFLOAT else found
     elements = strings_of(tensor)
     try:

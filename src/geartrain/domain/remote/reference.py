@@ -1,4 +1,4 @@
-"""References of models and weights elsewhere, such as `s3://bucket/prefix` or `hf://org/name@revision`. Pure."""
+"""References of models, weights and data sets elsewhere: `s3://bucket/prefix`, `hf://org/name@revision`. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _CHECKSUM: Final = re.compile(r"#sha256=([0-9A-Fa-f]{64})")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9._-]{1,96}(/[A-Za-z0-9._-]{1,96})?")
+_DATASETS: Final = "datasets/"  # before the name of a repository of data on the hub, as the hub itself writes it
 _EXAMPLES: Final = (
     "s3://bucket/model, gs://bucket/model, az://container/model, hf://org/name or https://host/model.tar.gz"
 )
@@ -30,9 +31,10 @@ _SIGNING_PREFIXES: Final = ("x-amz-", "x-goog-")
 
 
 class RemoteReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, weights, or a single file that lies elsewhere.
+    """A model, weights, a data set, or a single file that lies elsewhere.
 
-    `place` is the bucket, the container, the repository on the hub, or the host of a URL. `path` is what follows it,
+    `place` is the bucket, the container, the repository on the hub, or the host of a URL. A repository of data has
+    `datasets/` before its name. `path` is what follows it,
     without slashes at its ends. `url` is the whole URL of a web server, with what it is signed with: it must not be
     shown. `revision` is that of a repository on the hub. `sha256` is what a single file must have, "" for anything.
     """
@@ -64,6 +66,12 @@ class RemoteReference(msgspec.Struct, frozen=True, kw_only=True):
         name = self.file_name
         suffix = archive_suffix(name)
         return name[: len(name) - len(suffix)] or "model"
+
+    @property
+    def dataset(self) -> str:
+        """The repository of data on the hub, without `datasets/`; "" for anything else."""
+        is_data = self.scheme == "hf" and self.place.startswith(_DATASETS)
+        return self.place.removeprefix(_DATASETS) if is_data else ""
 
     @property
     def is_pinned(self) -> bool:
@@ -144,8 +152,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_hub(text: str, sha256: str) -> RemoteReference:
-    """Read `org/name[@revision][/path]`. A revision with a slash is written with %2F."""
-    repository, at, rest = text.strip("/").partition("@")
+    """Read `[datasets/]org/name[@revision][/path]`. A revision with a slash is written with %2F."""
+    text = text.strip("/")
+    kind = _DATASETS if text.startswith(_DATASETS) else ""
+    repository, at, rest = text.removeprefix(kind).partition("@")
     revision, _, path = rest.partition("/")
     if not at:
         owner, _, others = repository.partition("/")
@@ -154,11 +164,11 @@ def _read_hub(text: str, sha256: str) -> RemoteReference:
     revision = unquote(revision)
     if not _REPOSITORY.fullmatch(repository) or ".." in repository or (at and not revision):
         raise ValueError(
-            f"hf://{text.strip('/')}: this is no repository; write hf://org/name or hf://org/name@revision"
+            f"hf://{text}: this is no repository; write hf://{kind}org/name or hf://{kind}org/name@revision"
         )
-    return RemoteReference(
-        scheme="hf", place=repository, path=_checked(path, f"hf://{repository}"), revision=revision, sha256=sha256
-    )
+    place = f"{kind}{repository}"
+    path = _checked(path, f"hf://{place}")
+    return RemoteReference(scheme="hf", place=place, path=path, revision=revision, sha256=sha256)
 
 
 def _checked(path: str, place: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = 30.0  # seconds
 _NOT_FOR_MODELS: Final = frozenset({".gitattributes", ".gitignore"})
+_NOT_FOR_DATA: Final = _NOT_FOR_MODELS | {"README.md"}  # which would be a row where files are the rows
 
 
 class HubSource:
@@ -61,20 +62,21 @@ class HubSource:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import HfHubHTTPError
 
-        reference = self._reference
+        reference, kind = self._reference, "dataset" if self._reference.dataset else "model"
+        repository = reference.dataset or reference.place
+        look = self._api.dataset_info if reference.dataset else self._api.model_info
+        others = _NOT_FOR_DATA if reference.dataset else _NOT_FOR_MODELS
         try:
-            info = self._api.model_info(
-                reference.place, revision=reference.revision or None, files_metadata=True, timeout=_TIMEOUT
-            )
+            info = look(repository, revision=reference.revision or None, files_metadata=True, timeout=_TIMEOUT)
         except HfHubHTTPError as error:
             raise self._translated(error) from error
         except Exception as error:  # those of its HTTP client, which differs between releases
             raise UnreachableError(f"{reference.shown}: {without_secrets(str(error))}") from error
-        commit = str(info.sha)
+        commit, endpoint = str(info.sha), self._api.endpoint
         return [
-            _Entry(each, hf_hub_url(reference.place, each.rfilename, revision=commit, endpoint=self._api.endpoint))
+            _Entry(each, hf_hub_url(repository, each.rfilename, repo_type=kind, revision=commit, endpoint=endpoint))
             for each in info.siblings or ()
-            if each.rfilename not in _NOT_FOR_MODELS
+            if each.rfilename not in others
         ]
 
     def _translated(self, error: Any) -> RemoteError:

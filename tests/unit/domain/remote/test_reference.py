@@ -17,6 +17,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("gs://my.bucket/m", RemoteReference(scheme="gs", place="my.bucket", path="m")),
         ("az://container/m", RemoteReference(scheme="az", place="container", path="m")),
         ("hf://org/name", RemoteReference(scheme="hf", place="org/name")),
+        (
+            "hf://datasets/org/name@v1/a/b.parquet",
+            RemoteReference(scheme="hf", place="datasets/org/name", revision="v1", path="a/b.parquet"),
+        ),
+        ("hf://datasets/org/name/a", RemoteReference(scheme="hf", place="datasets/org/name", path="a")),
         ("hf://gpt2", RemoteReference(scheme="hf", place="gpt2")),
         ("hf://org/name@v1", RemoteReference(scheme="hf", place="org/name", revision="v1")),
         (
@@ -57,6 +62,7 @@ def test_reference_is_read(text: str, expected: RemoteReference) -> None:
         ("hf://org", ""),
         ("hf://org/name@", r"no repository; write hf://org/name"),
         ("hf://org/na$me", r"no repository"),
+        ("hf://datasets/org/name@", r"no repository; write hf://datasets/org/name or hf://datasets/org/name@revision"),
         ("hf://../name", r"no repository"),
         ("https://host", r"a file is missing; write https://host/model\.tar\.gz"),
         ("https://host:port/x", r"is no URL"),

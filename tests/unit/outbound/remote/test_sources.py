@@ -188,6 +188,20 @@ async def test_folder_and_file_of_a_repository(cloud: Cloud, monkeypatch: pytest
         await source_of("hf://org/cats/none", cloud, monkeypatch).look()
 
 
+async def test_repository_of_data(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"data/a.jsonl": b"{}", ".gitattributes": b"x", "README.md": b"read"}
+    cloud.files = {f"datasets/org/cats/{name}": content for name, content in data.items()}
+    cloud.files["org/cats/run.py"] = b"of the model with the same name"
+    source = source_of("hf://datasets/org/cats", cloud, monkeypatch)
+    listing = await source.look()
+    assert paths(listing) == {"data/a.jsonl": 2}
+    assert await content(source, listing.files[0], 0, 2) == b"{}"
+    await source.close()
+    assert paths(await source_of("hf://org/cats", cloud, monkeypatch).look()) == {"run.py": 31}
+    with pytest.raises(RemoteError, match=r"^hf://datasets/org/dogs: there is no such repository"):
+        await source_of("hf://datasets/org/dogs", cloud, monkeypatch).look()
+
+
 async def test_repository_that_is_not_there(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteError, match="no such repository, or it is private; check the name, or set HF_TOKEN"):
         await source_of("hf://org/cats", cloud, monkeypatch).look()
