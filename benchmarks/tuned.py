@@ -62,7 +62,7 @@ def run(x: list[float]) -> list[float]:
 }
 SIZES = (4, 16, 32, 64, 128)
 REPLICAS = (1, 2)
-LEAST = 0.3  # seconds of each measurement of the grid
+MEASURED = (0.3, 1.0)  # seconds of each measurement of the grid, at least and at most
 
 
 def prepared(url: str) -> Prepared:
@@ -80,7 +80,7 @@ async def measure(model: pathlib.Path, seconds: float) -> list[str]:
     found = await tune_async(model, prepared, seconds=seconds)
     took = time.monotonic() - begin
     with tempfile.TemporaryDirectory() as folder:
-        trials = Trials(model, pathlib.Path(folder), prepared, p99=None, least=LEAST)
+        trials = Trials(model, pathlib.Path(folder), prepared, p99=None, measured=MEASURED)
         try:
             rate = (await trials.measure(found.best)).rate
             grid = [

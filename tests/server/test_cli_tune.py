@@ -23,6 +23,18 @@ BATCHED = """
             time.sleep(0.01)
             return [2 * each for each in x]
 """
+NARROW = """
+    import time
+    from geartrain import BaseRunner, Input, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=64)
+        def run(self, x: list[float]) -> list[float]:
+            if len(x) > 10:
+                raise MemoryError
+            time.sleep(0.005)
+            return [2 * each for each in x]
+"""
 SINGLE = """
     import time
     from geartrain import BaseRunner, Input
@@ -83,6 +95,17 @@ def test_a_cost_that_is_found_is_where_the_search_begins(tmp_path: Path) -> None
     found = geartrain.tune(model, [{"x": 3}], seconds=4)
     assert found.start["batching.max_cost"] == "auto"
     assert (model / "geartrain.yaml").read_text() == settings
+
+
+def test_size_without_room_in_memory_gives_way_to_the_one_that_held(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "narrow", NARROW)
+    found = geartrain.tune(model, [{"x": 1.0}], seconds=12)
+    assert found.start["batching.max_size"] == 64
+    assert 0 < found.before.held < 64, "half of a batch of any size; the last of the halves may not be known yet"
+    assert found.best["batching.max_size"] <= 10
+    assert not found.after.held
+    faults = [each.fault for each in found.tried if each.settings["batching.max_size"] > 10 and each.score is None]
+    assert all(fault.startswith("memory has room for ") for fault in faults)
 
 
 @pytest.mark.parametrize(

@@ -42,21 +42,27 @@ class Distribution(msgspec.Struct, frozen=True):
 class ServerFigures(msgspec.Struct, frozen=True):
     """Counts of the server: seconds in the queue, in the model and until the first output, and rows of its calls.
 
-    None for values that were not counted.
+    None for values that were not counted. `memory_rows` are those that fitted into memory at once, after a batch that
+    did not and was run in parts; 0 if all did.
     """
 
     queue: Distribution | None = None
     run: Distribution | None = None
     first_output: Distribution | None = None
     batch: Distribution | None = None
+    memory_rows: int | None = None
 
 
 class Snapshot(NamedTuple):
-    """The metrics of one model at a moment: for each histogram its buckets, cumulated, and its sum; and its slots."""
+    """The metrics of one model at a moment: for each histogram its buckets, cumulated, and its sum; its slots.
+
+    `memory_rows`: the rows that fitted into memory at once, after a batch that did not; 0 without one.
+    """
 
     buckets: dict[str, dict[float, float]]
     sums: dict[str, float]
     slots: int
+    memory_rows: int = 0
 
 
 class MetricsError(Exception):
@@ -108,23 +114,23 @@ def read_snapshot(text: str, model: str) -> Snapshot:
     """Read metrics as they come. Raises `MetricsError`."""
     buckets: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     sums: dict[str, float] = defaultdict(float)
-    slots = 0.0
+    single = {"geartrain_slots": 0.0, "geartrain_batch_memory_limit_rows": 0.0}
     kinds = {name: kind for kind, name in _NAMES.items()}
     try:
         for family in text_string_to_metric_families(text):
             kind = kinds.get(family.name)
-            for sample in family.samples if kind or family.name == "geartrain_slots" else ():
+            for sample in family.samples if kind or family.name in single else ():
                 if sample.labels.get("model") != model:
                     continue
                 if kind is None:
-                    slots += sample.value
+                    single[family.name] += sample.value
                 elif sample.name.endswith("_bucket"):
                     buckets[kind][float(sample.labels["le"])] += sample.value
                 elif sample.name.endswith("_sum"):
                     sums[kind] += sample.value
     except (ValueError, KeyError) as error:
         raise MetricsError(f"its metrics cannot be read: {error}") from None
-    return Snapshot({kind: dict(each) for kind, each in buckets.items()}, dict(sums), int(slots))
+    return Snapshot({kind: dict(each) for kind, each in buckets.items()}, dict(sums), *map(int, single.values()))
 
 
 def difference(before: Snapshot, after: Snapshot) -> ServerFigures:
@@ -134,7 +140,7 @@ def difference(before: Snapshot, after: Snapshot) -> ServerFigures:
         earlier = before.buckets.get(kind, {})
         counts = {bound: buckets[bound] - earlier.get(bound, 0.0) for bound in sorted(buckets)}
         found[kind] = _distribution(counts, after.sums.get(kind, 0.0) - before.sums.get(kind, 0.0))
-    return ServerFigures(**found)
+    return ServerFigures(**found, memory_rows=after.memory_rows)
 
 
 def _distribution(cumulated: dict[float, float], total: float) -> Distribution | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +24,11 @@ from geartrain.project.settings import SETTINGS_NAME
 from geartrain.project.settings_edit import edit
 
 _OPTIONS: Final = {"access_log": "off", "queue": 4096, "shutdown_grace": 0}
-_LONGEST: Final = 4.0  # seconds of one measurement
 _WARM: Final = 0.3  # of a measurement, before it
 _ENOUGH: Final = 200  # requests of one measurement, where there is time
-_ROUNDS: Final = 3  # of comparing two
-_CLEAR: Final = 1.15  # a difference that need not be measured again
+_ARRIVALS: Final = 10  # requests of a point of a curve, where there is time
+_CALLS: Final = 4  # times of a request that a measurement takes at least, where there is time
+_CLEAR: Final = (1.5, 1.15, 1.0)  # differences that need not be measured again, after each turn of comparing two
 _MOST: Final = 1024  # requests at once
 _FAILED: Final = 0.01  # of the requests: more of them make settings worthless
 _READY: Final = 600.0  # seconds for the setup of a model
@@ -37,13 +36,18 @@ _KEPT: Final = 1000  # lines of a log
 
 
 class Score(NamedTuple):
-    """Figures of one measurement. `level` is the number of requests at once; seconds."""
+    """Figures of one measurement. `level` is the number of requests at once; seconds.
+
+    `held` is the number of rows that fitted into memory, where batches did not and were run in halves; else 0. It may
+    be that of a second before, when even fewer were still to be tried.
+    """
 
     level: int
     rate: float
     p50: float
     p99: float
     failed: float = 0.0  # part of the requests
+    held: int = 0
 
 
 class Tried(NamedTuple):
@@ -88,27 +92,27 @@ class Trials:
         prepare: Callable[[str], Prepared],
         *,
         p99: float | None,
-        least: float = 0.6,
+        measured: tuple[float, float] = (0.6, 4.0),
         options: Sequence[str] = (),
         on_tried: Callable[[Tried], None] = lambda _: None,
     ) -> None:
         """`folder` is an empty one for copies of `model`. `prepare` makes the requests for a server, by its URL.
 
-        `p99` is the longest time of 99 of 100 requests, None for no limit; `least` how long a measurement takes at
-        least; both in seconds. `options` are those of `geartrain serve`. `on_tried` hears of all settings that were
-        measured.
+        `p99` is the longest time of 99 of 100 requests, None for no limit; `measured` how long a measurement takes at
+        least and at most; all in seconds. `options` are those of `geartrain serve`. `on_tried` hears of all settings
+        that were measured.
         """
         self.tried: list[Tried] = []
         self._model = model
         self._folder = folder
         self._prepare = prepare
         self._p99 = p99
-        self._least = least
+        self._least, self._longest = measured
         self._options = options
         self._on_tried = on_tried
         self._running: dict[str, _Running] = {}
         self._levels: dict[str, int] = {}  # at which settings are best
-        self._rates: dict[str, float] = {}
+        self._latest: dict[str, Score] = {}  # of settings
 
     async def close(self) -> None:
         """End the servers."""
@@ -126,36 +130,60 @@ class Trials:
     async def measure(self, settings: Settings) -> Score:
         """Return the best score of settings, over the numbers of requests at once. Raises `ServerError`."""
         await self._keep(settings)
-        score = await self._climb(settings, 1)
+        score = await self._climb(settings, _rows(settings))
         self._note(Tried(dict(settings), score))
         return score
 
     async def gain(self, best: Settings, other: Settings) -> float:
-        """Return the worth of `other` by that of `best`, measured in turn; 0 for settings that cannot be."""
+        """Return the worth of `other` by that of `best`, measured in turn; 0 for settings that cannot be.
+
+        Batches that do not fit into memory cannot be. Each is worth its best measurement: a busy machine only takes
+        from it.
+        """
         await self._keep(best, other)
-        begin = max(1, self._levels.get(_name(best), 1) // 2)
         try:
-            score = await self._climb(other, begin)
+            score = await self._first_look(best, other)
         except ServerError as error:
             self._note(Tried(dict(other), None, _reason(str(error))))
             return 0.0
-        known = [self._worth(score)]
-        ratios: list[float] = []
-        for _ in range(_ROUNDS):
-            one = self._worth(await self._at(best, self._levels[_name(best)]))
-            if not known:
-                known.append(self._worth(await self._at(other, score.level)))
-            ratios.append(known.pop() / one if one else float("inf"))
-            if not 1 / _CLEAR < ratios[-1] < _CLEAR:
+        if score.held:
+            self._note(Tried(dict(other), None, f"memory has room for {score.held} rows. Larger batches ran in halves"))
+            return 0.0
+        ones: list[float] = []
+        others = [self._worth(score)]
+        found = 0.0
+        for clear in _CLEAR:
+            if ones:
+                others.append(self._worth(await self._at(other, score.level)))
+            ones.append(self._worth(await self._at(best, self._levels[_name(best)])))
+            found = max(others) / max(ones) if max(ones) else float("inf")
+            if not 1 / clear < found < clear:
                 break
         self._note(Tried(dict(other), score))
-        return statistics.median(ratios)
+        return found
+
+    async def _first_look(self, best: Settings, other: Settings) -> Score:
+        """Return the score of settings that are to be compared. Raises `ServerError`."""
+        known = self._levels.get(_name(other))
+        if known is not None:
+            return await self._at(other, known)
+        # More rows take more requests at once.
+        begin = self._levels.get(_name(best), 1) * _rows(other) // _rows(best)
+        latest = self._latest.get(_name(best))
+        clear = _CLEAR[0] * self._worth(latest) if latest is not None else float("inf")
+        return await self._climb(other, max(1, begin), clear=clear)
 
     async def curve(self, settings: Settings, rates: Sequence[float], seconds: float) -> list[LevelResult]:
-        """Measure settings with arrivals at random moments, at some rates."""
+        """Measure settings with arrivals at random moments, at some rates.
+
+        Each takes `seconds`, up to four times as long where few requests would arrive, and is left out if none does.
+        """
         running = await self._serve(settings)
-        levels = tuple(Level("rate", rate) for rate in rates)
-        return await self._sweep(running, Plan(levels, Limits(seconds, 0, 60.0, 512), self._least * _WARM))
+        found: list[LevelResult] = []
+        for rate in rates:
+            limits = Limits(min(max(seconds, _ARRIVALS / rate), 4 * seconds), 0, 60.0, 512)
+            found += await self._sweep(running, Plan((Level("rate", rate),), limits, self._least * _WARM))
+        return found
 
     def _note(self, tried: Tried) -> None:
         self.tried.append(tried)
@@ -169,16 +197,20 @@ class Trials:
             return score.rate
         return score.rate * (self._p99 / score.p99) ** 2
 
-    async def _climb(self, settings: Settings, begin: int) -> Score:
-        """Return the score at the number of requests at once that is best, from `begin` on. Raises `ServerError`."""
-        level, best = begin, await self._at(settings, begin)
-        while level < _MOST:  # more at once, as long as that is better
+    async def _climb(self, settings: Settings, begin: int, *, clear: float = float("inf")) -> Score:
+        """Return the score at the number of requests at once that is best, from `begin` on. Raises `ServerError`.
+
+        Less than `begin` is not tried where the score is worth `clear`.
+        """
+        level = begin = min(begin, _MOST)
+        best = await self._at(settings, begin)
+        while level < _MOST and not best.held:  # more at once, as long as that is better
             level *= 2
             score = await self._at(settings, level)
-            if self._worth(score) < self._worth(best) * 1.03:
+            if not score.held and self._worth(score) <= self._worth(best) * 1.03:
                 break
             best = score
-        if best.level == begin:
+        if best.level == begin and not best.held and self._worth(best) < clear:
             level = begin
             while level > 1:
                 level //= 2
@@ -191,13 +223,17 @@ class Trials:
 
     async def _at(self, settings: Settings, level: int) -> Score:
         running = await self._serve(settings)
-        known = self._rates.get(_name(settings), 0.0)
-        seconds = min(max(_ENOUGH / known, self._least), _LONGEST) if known else self._least
+        latest = self._latest.get(_name(settings))
+        seconds = self._least
+        if latest is not None and latest.rate:
+            seconds = min(max(_ENOUGH / latest.rate, _CALLS * latest.p50, self._least), self._longest)
         plan = Plan((Level("concurrency", level),), Limits(seconds, 0, 60.0, level), self._least * _WARM)
         [result] = await self._sweep(running, plan)
-        self._rates[_name(settings)] = result.rate
         failed = result.failed / result.sent if result.sent else 1.0
-        return Score(level, result.rate, result.latency.p50, result.latency.p99, failed)
+        fitted = result.server.memory_rows or 0
+        score = Score(level, result.rate, result.latency.p50, result.latency.p99, failed, fitted)
+        self._latest[_name(settings)] = score
+        return score
 
     async def _sweep(self, running: _Running, plan: Plan) -> list[LevelResult]:
         target, model, work = running.prepared
@@ -249,6 +285,11 @@ def overlay(model: Path, folder: Path, settings: Settings) -> Path:
 def stated(model: Path) -> dict[str, Any]:
     """Return the contents of the `geartrain.yaml` of a model."""
     return yaml.safe_load(read_text(model / SETTINGS_NAME) or "") or {}
+
+
+def _rows(settings: Settings) -> int:
+    """The most rows that run at once."""
+    return (settings.get("batching.max_size") or 1) * (settings.get("replicas") or 1)
 
 
 def _name(settings: Settings) -> str:

@@ -41,7 +41,7 @@ app = CommandApp(add_completion=False)
 _MARK: Final = "geartrain tune: "
 _BAR: Final = 40  # columns of the longest bar
 _WIDE: Final = 200  # columns where there is no terminal
-_FLAGS: Final = {"batching.max_size": "max_size", "batching.max_delay": "max_delay"}
+_FLAGS: Final = {f"batching.{name}": name for name in ("max_size", "max_delay", "max_cost")}
 
 
 @app.command(

@@ -35,6 +35,15 @@ def test_difference_is_what_counts() -> None:
     assert after.slots == 3
 
 
+def test_rows_that_fit_into_memory() -> None:
+    limit = 'geartrain_batch_memory_limit_rows{{model="{}",version="1"}} {}\n'
+    kind = "# TYPE geartrain_batch_memory_limit_rows gauge\n"
+    before = read_snapshot(TEXT.format(first=0, both=0, all=0, sum=0), "a")
+    after = read_snapshot(kind + limit.format("a", 32) + limit.format("b", 8), "a")
+    assert before.memory_rows == 0
+    assert difference(before, after).memory_rows == 32
+
+
 def test_values_above_all_bounds_have_the_last_one() -> None:
     before = read_snapshot(TEXT.format(first=0, both=0, all=0, sum=0), "a")
     after = read_snapshot(TEXT.format(first=0, both=0, all=4, sum=40), "a")
