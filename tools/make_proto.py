@@ -17,7 +17,7 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src"
 FOLDER = pathlib.Path("geartrain/transport/grpc")
 PROTOS = (
-    *(FOLDER / f"{name}.proto" for name in ("health", "open_inference", "reflection")),
+    *(FOLDER / f"{name}.proto" for name in ("health", "open_inference", "reflection", "torchserve")),
     pathlib.Path("geartrain/project/foreign/model_config.proto"),
 )
 MODULES = tuple(path.with_name(f"{path.stem}_pb2.py") for path in PROTOS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -101,6 +102,90 @@ def test_sagemakers_container(container: tuple[subprocess.Popen[str], httpx.Clie
         running.read()
         assert running.status_code == 200
     assert process.wait(timeout=30) == 0
+
+
+ROUTE: Final = "/v1/endpoints/123/deployedModels/456:predict"
+ENDPOINTS: Final = {
+    "/invocations": {"a": 1.0},
+    ROUTE: {"instances": [{"a": 1.0}]},
+    "/score": {"a": 1.0},
+    "/predictions/timed": {"a": 1.0},
+    "/": {"inputs": 1.0},
+}
+"""The endpoint of each platform, with a body that takes 600 s if `SECONDS` is not changed."""
+LONG: Final = """
+import os, time
+from geartrain import BaseRunner
+
+class Runner(BaseRunner):
+    def run(self, a: float = 0.0, inputs: float = 0.0) -> float:
+        if a + inputs == 1.0:
+            time.sleep(float(os.environ["SECONDS"]))
+        return 2 * (a + inputs)
+"""
+
+
+@contextlib.contextmanager
+def platform(folder: Path, *options: str, seconds: float = 600.0) -> Iterator[tuple[ServerProcess, httpx.Client]]:
+    """A server with the endpoints of all platforms, of a model with a slot; `seconds` are those of a long run."""
+    write_model(folder / "timed", LONG)
+    env = {"AIP_PREDICT_ROUTE": ROUTE, "SECONDS": str(seconds)}
+    api = "--api=sagemaker,vertex,azure,torchserve,huggingface"
+    process = ServerProcess(str(folder / "timed"), api, "--queue=8", *options, env=env)
+    try:
+        url = process.wait_for_one("listening")["url"]
+        process.wait_for_one("ready")
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            yield process, client
+    finally:
+        process.end()
+
+
+def test_an_answer_within_the_time_of_a_platform(tmp_path: Path) -> None:
+    """A run of 600 s ends after --run-timeout, 60 s on these platforms; the answer is an error and the slot is free."""
+    with platform(tmp_path, "--run-timeout=300ms") as (_, client):
+        for path, body in ENDPOINTS.items():
+            began = time.monotonic()
+            answer = client.post(path, json=body)
+            assert time.monotonic() - began >= 0.3
+            assert (path, answer.status_code) == (path, 504)
+            assert "timed out after 0.3 s" in answer.text
+            assert client.post("/invocations", json={"a": 3.0}).json() == 6.0
+
+
+def test_sagemakers_container_with_a_limit_of_time(tmp_path: Path) -> None:
+    (tmp_path / "inference.py").write_text(
+        "import time\ndef model_fn(folder):\n    return 2\n"
+        "def predict_fn(data, model):\n    time.sleep(600 * float(data.sum() == 1))\n    return data * model\n"
+    )
+    environ = {"SM_MODEL_DIR": str(tmp_path), "GEARTRAIN_OPTIONS": "--run-timeout 300ms"}
+    words = command_line(["/nowhere"], environ)
+    process = ServerProcess(*(word for word in words[1:] if not word.startswith("--port")))
+    try:
+        url = process.wait_for_one("listening")["url"]
+        process.wait_for_one("ready")
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            assert client.post("/invocations", json=[1]).status_code == 504
+            assert client.post("/invocations", json=[3]).json() == [6]
+    finally:
+        process.end()
+
+
+def test_a_platform_that_gives_up_cancels_the_run(tmp_path: Path) -> None:
+    """Without a limit a run of 600 s ends when the platform closes its connection: the next request has the slot."""
+    with platform(tmp_path) as (_, client):
+        for path, body in ENDPOINTS.items():
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(path, json=body, timeout=0.3)
+            assert client.post("/invocations", json={"a": 3.0}).json() == 6.0
+
+
+def test_the_limits_of_connections_cut_no_answer_off(tmp_path: Path) -> None:
+    """An answer that takes longer than each of these limits comes: they are of a client, not of a run."""
+    limits = [f"--{each}-timeout=200ms" for each in ("head", "body", "idle", "send")]
+    with platform(tmp_path, *limits, seconds=1.0) as (_, client):
+        for path, body in ENDPOINTS.items():
+            assert client.post(path, json=body).status_code == 200
 
 
 def test_sagemakers_streamed_answers(tmp_path: Path) -> None:

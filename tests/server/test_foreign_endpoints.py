@@ -132,6 +132,15 @@ async def test_a_model_of_requests_gets_them_as_they_came(serve: Serve) -> None:
             assert answer.text.removesuffix(" any").replace("%3A", ":") == path
 
 
+async def test_bodies_as_large_as_the_platforms_send_them(serve: Serve) -> None:
+    """25 MB are the most of SageMaker's endpoints, 1.5 MB those of Vertex AI."""
+    async with serve(ECHO, api="sagemaker,vertex") as server:
+        for path, size in (("/invocations", 25 * 1024**2), ("/predict", 1_500_000)):
+            body = b"x" * size
+            answer = await server.client.post(path, content=body, headers={"content-type": "a/b"})
+            assert (answer.status_code, len(answer.content)) == (202, len(path) + 1 + size)
+
+
 async def test_without_the_option_there_are_none(serve: Serve) -> None:
     async with serve(TEXT) as server:
         for path in ("/invocations", "/predict", "/score"):

@@ -116,9 +116,13 @@ ASYNC = """
 
         async def preprocess(self, payload, headers=None):
             await asyncio.sleep(0)
-            return payload["instances"]
+            return payload["instances"] if isinstance(payload, dict) else payload
 
         async def predict(self, words, headers=None):
+            if not isinstance(words, list):
+                contents = {"fp32_contents": [2 * each for each in words.inputs[0].data]}
+                output = {"name": "doubled", "shape": [2], "datatype": "FP32", "contents": contents}
+                return {"id": "1", "model_name": "words", "outputs": [output]}
             if words[0] != "stream":
                 return {"predictions": [len(word) for word in words]}
 
@@ -236,6 +240,20 @@ def test_steps_that_are_coroutines_and_a_stream(start: Start) -> None:
     answer = client.post("/v1/models/scaler:explain", json={"instances": ["a"]})
     assert answer.status_code == 501
     assert listening(process) == {httpx.URL(client.base_url).port}
+
+
+@pytest.mark.parametrize("settings", ["", "batching: {max_size: 4, max_delay: 0}"])
+def test_a_stream_and_messages_of_grpc_with_and_without_shared_calls(start: Start, settings: str) -> None:
+    client, _ = start(ASYNC, settings)
+    path = "/v1/models/scaler:predict"
+    for _ in range(2):
+        assert client.post(path, json={"instances": ["a", "bcd"]}).json() == {"predictions": [1, 3]}
+        with client.stream("POST", path, json={"instances": ["stream", "a", "b"]}) as answer:
+            assert b"".join(answer.iter_raw()) == b"a b "
+    tensor = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2]}
+    answer = client.post("/v2/models/scaler/infer", json={"inputs": [tensor]})
+    (output,) = answer.json()["outputs"]
+    assert output == {"name": "doubled", "shape": [2], "datatype": "FP32", "data": [3.0, 4.0]}
 
 
 def test_a_class_alone(start: Start) -> None:

@@ -166,13 +166,15 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
     """Serve a folder with a runtime."""
     clients = []
 
-    def serve(text: str, name: str, *arguments: str, **settings: Any) -> tuple[httpx.Client, ServerProcess]:
+    def serve(
+        text: str, name: str, *arguments: str, helper: str = "NAME = 'helper'\n", **settings: Any
+    ) -> tuple[httpx.Client, ServerProcess]:
         folder = tmp_path / "own"
         folder.mkdir()
         document = {"name": "own", "implementation": f"runtime.{name}", **settings}
         (folder / "model-settings.json").write_text(json.dumps(document))
         (folder / "runtime.py").write_text(textwrap.dedent(text))
-        (folder / "helper.py").write_text("NAME = 'helper'\n")
+        (folder / "helper.py").write_text(helper)
         (folder / "weights").mkdir()
         (folder / "weights" / "centres.json").write_text('{"near": [0, 0], "far": [30, 40]}')
         process = server_process(str(folder), *arguments, env=packages())
@@ -358,8 +360,125 @@ def test_a_text_as_data(start: Start) -> None:
     assert infer(client, text)["outputs"][1]["data"] == ["list ['é']"]
     found = infer(client, {**text, "shape": [11], "data": "hello world 😁"})  # as in an example of MLServer
     assert found["outputs"][1]["data"] == ["list ['hello world 😁']"]
+    for count in (20_000, 700_000):  # bodies that are read as large ones, of more than a MiB
+        large = 'é"[' * count
+        long = infer(client, {**text, "shape": [9], "data": large})
+        assert long["outputs"][1]["data"] == [f"list {[large]}"]
+        assert "4" in infer(client, {**text, "shape": [2, 2], "data": "x" * count}, status=400)["error"]
     assert "2" in infer(client, {**text, "shape": [2], "data": ["é"]}, status=400)["error"]
     assert "4" in infer(client, {**text, "shape": [2, 2]}, status=400)["error"]
+
+
+HELD = """
+    from mlserver import MLModel
+    from mlserver.codecs import NumpyCodec, StringCodec
+    from mlserver.types import InferenceResponse, ResponseOutput
+
+    class Held(MLModel):
+        async def predict(self, payload):
+            whole, listed = payload.inputs
+            first = NumpyCodec.decode_input(whole)
+            first += 10
+            words = [str(NumpyCodec.decode_input(whole).tolist()), str(list(whole.data)), str(first.tolist())]
+            listed.data.root[0] = 7
+            words.append(str(NumpyCodec.decode_input(listed).tolist()))
+            listed.shape = [3]
+            words.append(str(NumpyCodec.decode_input(listed).tolist()))
+            words.append(str(listed.model_dump()["data"]))
+            flat = NumpyCodec.encode_output("flat", first.ravel())
+            turned = NumpyCodec.encode_output("turned", first.T)
+            first[:] = 0
+            nested = ResponseOutput(name="nested", shape=[3], datatype="INT8", data=[[1, 2], [3]])
+            return InferenceResponse(
+                model_name=self.name,
+                outputs=[StringCodec.encode_output("words", words), flat, turned, nested],
+            )
+"""
+
+
+def test_arrays_are_copies_as_lists_would_be(start: Start) -> None:
+    client, _ = start(HELD, "Held")
+    whole = {"name": "whole", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]}
+    listed = {"name": "listed", "datatype": "FP32", "shape": [3, 1], "data": [1, 2, 3]}
+    words, flat, turned, nested = infer(client, whole, listed)["outputs"]
+    assert words["data"] == [
+        "[[1, 2], [3, 4]]",
+        "[1, 2, 3, 4]",
+        "[[11, 12], [13, 14]]",
+        "[[7.0], [2.0], [3.0]]",
+        "[7.0, 2.0, 3.0]",
+        "[7, 2.0, 3.0]",
+    ]
+    assert (flat["shape"], flat["data"], flat["datatype"]) == ([4, 1], [11, 12, 13, 14], "INT32")
+    assert (turned["shape"], turned["data"]) == ([2, 2], [11, 13, 12, 14])
+    assert (nested["shape"], nested["data"]) == ([3], [1, 2, 3])
+
+
+LOOP = """
+    from helper import begin, state
+    from mlserver import MLModel
+    from mlserver.codecs import StringCodec
+    from mlserver.types import InferenceResponse
+
+    class Loop(MLModel):
+        async def load(self) -> bool:
+            begin()
+            return True
+
+        async def predict(self, payload):
+            return InferenceResponse(model_name=self.name, outputs=[StringCodec.encode_output("state", [state()])])
+"""
+TASKS = """
+import asyncio
+
+ended = []
+
+async def _task():
+    await asyncio.sleep(0.05)
+    ended.append(True)
+
+def begin():
+    global kept
+    kept = asyncio.create_task(_task())
+
+def state():
+    return f"{asyncio.get_running_loop().is_running()} {bool(ended)}"
+"""
+
+
+def test_a_file_with_an_event_loop_has_one(start: Start) -> None:
+    client, _ = start(LOOP, "Loop", helper=TASKS)
+    states = (infer(client, POINTS)["outputs"][0]["data"][0] for _ in range(500))
+    assert next((each for each in states if each == "True True"), None), "no task has run on the loop"
+
+
+BLOCKED = """
+    import os
+    from pathlib import Path
+    from mlserver import MLModel
+    from mlserver.codecs import StringCodec
+    from mlserver.types import InferenceResponse
+
+    class Blocked(MLModel):
+        async def predict(self, payload):
+            if payload.inputs[0].data[0] < 0:
+                Path(__file__).with_name("gate").open().read()
+            output = StringCodec.encode_output("pid", [str(os.getpid())])
+            return InferenceResponse(model_name=self.name, outputs=[output])
+"""
+
+
+def test_a_predict_that_waits_for_nothing_is_stopped_like_a_function(start: Start, tmp_path: Path) -> None:
+    client, _ = start(BLOCKED, "Blocked")
+    before = infer(client, POINTS)["outputs"][0]["data"]
+    gate = tmp_path / "own/gate"
+    os.mkfifo(gate)
+    body = {"id": "held", "input": {"tensors": {"points": [[-1.0, 0.0]]}}}
+    answer = client.post("/models/own/predictions", json=body, headers={"Prefer": "respond-async"})
+    assert answer.status_code == 202
+    with gate.open("w"):  # by then it runs
+        assert client.post("/models/own/predictions/held/cancel").status_code == 200
+        assert infer(client, POINTS)["outputs"][0]["data"] == before
 
 
 # requests that share calls

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import queue
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 
-from tests.support.servers import ServerProcess, listening_ports
+from tests.support.servers import PATIENCE, ServerProcess, listening_ports
 
 PAIR = '''
     """Two models, one of them with every decorator."""
@@ -78,6 +81,27 @@ PAIR = '''
         logger.info("Serving models")
         triton.serve()
 '''
+HEADERS = """
+    import json
+
+    import numpy as np
+    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.triton import Triton, TritonConfig
+
+    def told(requests):
+        return [{"seen": np.array([json.dumps(each.parameters, sort_keys=True).encode()])} for each in requests]
+
+    config = TritonConfig(http_header_forward_pattern="own.*|auth", grpc_header_forward_pattern="^for-grpc")
+    with Triton(config=config) as triton:
+        triton.bind(
+            model_name="told",
+            infer_func=told,
+            inputs=[Tensor(name="x", dtype=np.int32, shape=(1,))],
+            outputs=[Tensor(name="seen", dtype=bytes, shape=(1,))],
+            config=ModelConfig(batching=False),
+        )
+        triton.serve()
+"""
 STREAM = """
     import argparse
 
@@ -153,12 +177,12 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
     """Serve a script by its path."""
     clients = []
 
-    def serve(text: str, settings: str = "") -> tuple[httpx.Client, ServerProcess]:
+    def serve(text: str, settings: str = "", *options: str) -> tuple[httpx.Client, ServerProcess]:
         folder = tmp_path / "bound"
         folder.mkdir()
         (folder / "server.py").write_text(textwrap.dedent(text))
         (folder / "geartrain.yaml").write_text(settings)
-        process = server_process(str(folder / "server.py"))
+        process = server_process(str(folder / "server.py"), *options)
         clients.append(httpx.Client(base_url=process.wait_for("listening")["url"]))
         return clients[-1], process
 
@@ -223,6 +247,37 @@ def test_one_of_the_models_is_chosen(start: Start) -> None:
     process.wait_for("ready")
 
     assert client.get("/v2/models").json()["models"] == ["Scaler"]
+
+
+def test_header_fields_are_parameters(start: Start) -> None:
+    """As the patterns of the file say; without credentials, and the client's own parameters come first."""
+    client, process = start(HEADERS, "", "--grpc-port", "0")
+    ready = [process.wait_for_one("listening-grpc", "ready") for _ in range(2)]
+    asked = {"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}
+    headers = {"X-Own-A": "1", "own-b": "2", "for-grpc": "3", "authorization": "secret"}
+    body = {"inputs": [asked], "parameters": {"own-b": "mine", "c": 4}}
+    want = {"x-own-a": "1", "own-b": "mine", "c": 4}
+
+    def seen(answer: httpx.Response) -> Any:
+        assert answer.status_code == 200, answer.text
+        return json.loads(answer.json()["outputs"][0]["data"][0])
+
+    assert seen(client.post("/v2/models/told/infer", json=body, headers=headers)) == want
+    assert seen(client.post("/v2/models/told/infer", json={"inputs": [asked]})) == {}
+    large = {**body, "id": "x" * 300_000}  # read beside the loop
+    assert seen(client.post("/v2/models/told/infer", json=large, headers=headers)) == want
+    assert seen(client.post("/v2/models/told/generate", json=body, headers=headers)) == want
+    url = next(each["url"] for each in ready if "url" in each)
+    with grpcclient.InferenceServerClient(url) as remote:
+        given = grpcclient.InferInput("x", [1], "INT32")
+        given.set_data_from_numpy(np.array([1], np.int32))
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        fields = {"for-grpc": "3", "own-b": "2"}
+        one = remote.infer("told", [given], parameters={"c": 4}, headers=fields)
+        remote.start_stream(lambda result, error: answers.put(error or result), headers=fields)
+        remote.async_stream_infer("told", [given], parameters={"c": 4})
+        for answer in (one, answers.get(timeout=PATIENCE)):
+            assert json.loads(answer.as_numpy("seen")[0]) == {"for-grpc": "3", "c": 4}
 
 
 def test_a_stream_below_the_main_block(start: Start) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, listening_ports
 
 FULL = """
     import json
@@ -106,6 +106,189 @@ RAW = """
             return AMLResponse({"error": "empty"}, 422, json_str=True)
         return AMLResponse(request.get_data(as_text=True)[::-1], 200, {"x-own": request.args.get("a", "")})
 """
+SERVING = """
+    import uvicorn
+
+    uvicorn.run("helper:app", host="127.0.0.1", port=0)
+"""
+FLASK = """
+    from flask import Flask
+    from werkzeug.serving import make_server, run_simple
+
+    app = Flask(__name__)
+    app.run("127.0.0.1", 0)
+    run_simple("127.0.0.1", 0, app)
+    server = make_server("127.0.0.1", 0, app)
+    server.serve_forever()
+"""
+AIOHTTP = """
+    from aiohttp import web
+
+    web.run_app(web.Application(), host="127.0.0.1", port=0)
+"""
+ASYNCIO = """
+    import asyncio
+
+    async def answer(reader, writer):
+        writer.close()
+
+    async def serve():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        await server.serve_forever()
+
+    async def wait():
+        loop = asyncio.get_running_loop()
+        await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+    asyncio.run(wait())
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(asyncio.start_server(answer, "::1", 0))
+    loop.run_forever()
+"""
+HYPERCORN = """
+    import asyncio
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+    from hypercorn.run import run
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "lifespan"
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+
+    asyncio.run(serve(app, Config.from_mapping(bind="127.0.0.1:0")))
+    run(Config.from_mapping(bind="127.0.0.1:0", application_path="helper:app"))
+
+    def later(number: int):
+        return number
+
+    assert later.__annotations__ == {"number": int}
+"""
+UVLOOP = """
+    from __future__ import annotations
+
+    import asyncio
+    import uvloop
+
+    async def serve():
+        server = await asyncio.start_server(print, "127.0.0.1", 0)
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+    class Later:
+        other: NotThere
+"""
+GRPC = """
+    import asyncio
+    from concurrent import futures
+
+    import grpc
+
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    server.wait_for_termination()
+
+    async def serve():
+        server = grpc.aio.server()
+        server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        await server.wait_for_termination()
+
+    asyncio.run(serve())
+"""
+TORNADO = """
+    import tornado.ioloop
+    import tornado.web
+
+    app = tornado.web.Application([])
+    app.listen(0, "127.0.0.1")
+    tornado.ioloop.IOLoop.current().start()
+"""
+WAITRESS = """
+    import waitress
+
+    waitress.serve(print, host="127.0.0.1", port=0)
+    server = waitress.create_server(print, host="127.0.0.1", port=0)
+    server.run()
+"""
+SOCKETS = """
+    import asyncio
+    import select
+    import socket
+    import threading
+
+    asked = socket.create_server(("127.0.0.1", 0))
+    select.select([asked], [], [])
+    while True:
+        client, _ = asked.accept()
+    other = socket.socket()
+    other.bind(("127.0.0.1", 0))
+    other.listen()
+
+    def serve():
+        gate.wait()  # this thread goes on after the import
+        late = socket.create_server(("127.0.0.1", 0))
+        marked.set()
+        late.accept()
+
+    gate, marked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+
+    def at_setup():
+        gate.set()
+        assert marked.wait(20)
+"""
+LIBRARY = """
+    import http.server
+    import threading
+    import xmlrpc.server
+    from socketserver import BaseRequestHandler, ThreadingUDPServer
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        server.shutdown()
+        server.serve_forever()
+    calls = xmlrpc.server.SimpleXMLRPCServer(("127.0.0.1", 0))
+    calls.handle_request()
+    calls.serve_forever()
+    datagrams = ThreadingUDPServer(("127.0.0.1", 0), BaseRequestHandler)
+    datagrams.serve_forever()
+"""
+IN_SETUP = """
+    import http.server
+    import threading
+    import urllib.request
+
+    made = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)  # has no address
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"from a server of the model")
+
+    def model_fn(model_dir):
+        with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            found = urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}").read().decode()
+            server.shutdown()
+            thread.join()
+        return found
+
+    def transform_fn(model, data, kind, accept):
+        return model
+"""
+ANSWERS = """
+    def transform_fn(model, data, kind, accept):
+        return "served"
+"""
 JSON = {"content-type": "application/json"}
 
 Start = Callable[[str, str], httpx.Client]
@@ -126,6 +309,7 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
         url = process.wait_for("listening")["url"]
         process.wait_for("ready")
         clients.append(httpx.Client(base_url=url))
+        assert listening_ports(process.popen.pid) == {httpx.URL(url).port}
         return clients[-1]
 
     yield serve
@@ -277,6 +461,62 @@ def test_the_program_of_sagemaker_is_one_that_is_there(
     else:
         (tmp_path / "inference.py").write_text(textwrap.dedent(FULL))  # it is not the one that is named
         assert (find_model(str(tmp_path)).backend, find_model(str(tmp_path)).runner) == (backend, tmp_path.name)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "path", "body"),
+    [
+        ("code/inference.py", DEFAULTS, "/invocations", [[1]]),
+        ("handler.py", HANDLER, "/predict", {"inputs": "a"}),
+        ("score.py", SCORE, "/score", {"data": [1]}),
+    ],
+)
+def test_a_server_that_a_script_starts_does_not_listen(
+    start: Start, place: str, text: str, path: str, body: Any
+) -> None:
+    """`start` looks at the ports; the script would not end if its server ran."""
+    client = start(place, SERVING + text)
+    assert client.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("package", "serving"),
+    [
+        ("flask", FLASK),
+        ("aiohttp", AIOHTTP),
+        ("http", LIBRARY),
+        ("asyncio", ASYNCIO),
+        ("hypercorn", HYPERCORN),
+        ("uvloop", UVLOOP),
+        ("grpc", GRPC),
+        ("tornado", TORNADO),
+        ("waitress", WAITRESS),
+    ],
+)
+def test_servers_of_other_packages_do_not_listen(start: Start, package: str, serving: str) -> None:
+    pytest.importorskip(package)
+    client = start("score.py", serving + SCORE)
+    assert client.post("/score", json={"data": [1]}).json() == [2.5]
+
+
+def test_sockets_of_a_script_do_not_listen(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> None:
+    """That of a thread that goes on after the import does not either; the log names the lines."""
+    text = textwrap.dedent(f"{SOCKETS}\n    def model_fn(folder):\n        at_setup()\n{ANSWERS}")
+    (tmp_path / "inference.py").write_text(text)
+    process = server_process(str(tmp_path), "--mirror-prints=on")
+    url = process.wait_for("listening")["url"]
+    process.wait_for("ready")
+    assert listening_ports(process.popen.pid) == {httpx.URL(url).port}
+    assert httpx.post(f"{url}/invocations", json=1).text == "served"
+    logged = "".join(map(json.dumps, process.lines))
+    for code in ("asked = socket.create_server", "other.listen", "late = socket.create_server"):
+        line = next(number for number, each in enumerate(text.splitlines(), start=1) if code in each)
+        assert f"inference.py:{line}: a server is not started: geartrain serves this model" in logged
+
+
+def test_a_model_may_have_a_server_in_its_setup(start: Start) -> None:
+    client = start("inference.py", IN_SETUP)
+    assert client.post("/invocations", json=1).text == "from a server of the model"
 
 
 def test_hugging_face(start: Start) -> None:

@@ -153,6 +153,9 @@ def test_an_archive(start: Start, tmp_path: Path) -> None:
     assert client.get("/ping").json() == {"status": "Healthy"}
     answer = client.post("/predictions/net", json={"x": 1})
     assert answer.json() == {"body": {"x": 1}, "weight": 2.5, "model": "net", "fields": ["body"]}
+    for version in ("1.0", "1", "01"):
+        assert client.post(f"/predictions/net/{version}", json={"x": 1}).json()["weight"] == 2.5
+    assert client.post("/predictions/net/1.1", json={"x": 1}).status_code == 404
     # as `curl -T` sends a file
     answer = client.put("/predictions/net", content=b"abc")
     assert (answer.content, answer.headers["content-type"]) == (b"cba", "application/octet-stream")
@@ -171,6 +174,29 @@ def test_an_archive(start: Start, tmp_path: Path) -> None:
         "yes",
         "text/x-own",
     )
+
+
+VERSIONED = """
+    def handle(data, context):
+        if data is not None:
+            return [context.manifest["model"]["modelVersion"]]
+"""
+
+
+def test_versions_by_their_manifests_load_a_model_on_demand(
+    tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    for number, own in enumerate(("1.0", "2.1"), start=1):
+        about = manifest(handler="h.py:handle", modelVersion=own)
+        write(tmp_path / f"net/{number}", {"MAR-INF/MANIFEST.json": about, "h.py": VERSIONED})
+    write(tmp_path, {"net/geartrain.yaml": "versions: all"})
+    process = server_process(str(tmp_path), "--load", "on-demand", "--api", "torchserve", env=packages())
+    with httpx.Client(base_url=process.wait_for("listening")["url"], timeout=60) as client:
+        assert client.post("/predictions/net/2.1", content="x").text == "2.1"
+        assert client.post("/predictions/net/1.0", content="x").text == "1.0"
+        assert client.post("/predictions/net/1", content="x").text == "1.0"
+        assert client.post("/predictions/net/3.0", content="x").status_code == 404
+        assert client.post("/predictions/other/1.0", content="x").status_code == 404
 
 
 def test_errors(start: Start, tmp_path: Path) -> None:
@@ -234,6 +260,38 @@ def test_streams(start: Start, tmp_path: Path) -> None:
     ):
         answer.read()
     assert client.post("/predictions/net", content="go", headers=text).text == "0 1 2 end"
+
+
+def test_stopping_criteria(start: Start, tmp_path: Path) -> None:
+    """A handler is called again, with the same id and no data, until the criterion of its request is met."""
+    counting = """
+    left = {}
+
+    def handle(data, context):
+        if data is None:
+            return
+        request = context.request_ids[0]
+        if request not in left:
+            left[request] = int(data[0]["body"])
+        assert data[0] or left[request] < 3
+        left[request] -= 1
+
+        def is_done(output):
+            assert output == f"{left[request]} "
+            if left[request] == 0:
+                del left[request]
+                return True
+            return False if left[request] > 0 else None
+
+        context.stopping_criteria = [is_done]
+        return [f"{left[request]} "]
+    """
+    client = start(write(tmp_path / "net", {"handler.py": counting, "model-config.yaml": "batchSize: 2"}))
+    text = {"content-type": "text/plain"}
+    for asked, answer in (("3", "2 1 0 "), ("1", "0 "), ("2", "1 0 "), ("0", "-1 ")):
+        assert client.post("/predictions/net", content=asked, headers=text).text == answer
+    with client.stream("POST", "/predictions/net", content="3", headers=text) as found:
+        assert [each for each in found.iter_raw() if each][-1].endswith(b"0 ")
 
 
 def test_a_client_that_leaves_ends_its_handler(start: Start, tmp_path: Path) -> None:
@@ -307,6 +365,10 @@ FAULTS: list[tuple[dict[str, str | bytes], str]] = [
     ({"MAR-INF/MANIFEST.json": "{"}, "MANIFEST.json is no JSON"),
     ({"MAR-INF/MANIFEST.json": '{"model": 7}'}, "`model` is an object"),
     ({"MAR-INF/MANIFEST.json": manifest(handler="text_classifier")}, "the handler 'text_classifier' of the manifest"),
+    (
+        {"handler.py": "class Asking:\n    async def handle(self, data, context):\n        ...\nimport ts"},
+        "Asking.handle() is async",
+    ),
     ({"MAR-INF/MANIFEST.json": manifest(handler="a.py"), "a.py": "x = 1"}, "it has no function handle(data, context)"),
     ({"handler.py": ECHO, "model-config.yaml": "batchSize: many"}, "`batchSize` is 'many'; it is a whole number"),
     ({"handler.py": ECHO, "model-config.yaml": "a: ["}, "model-config.yaml: "),

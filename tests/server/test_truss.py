@@ -15,16 +15,18 @@ import pytest
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import find_model
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, listening_ports
 
 CONFIG = """
     model_name: shout
     environment_variables: {SHOUT_END: "!"}
     secrets: {token: null, other: given, none: null}
+    external_package_dirs: [../shared_packages]
 """
 PLAIN = """
     import os
     from model.helper import upper
+    from outside import MARK
     from packed import twice
 
     class Model:
@@ -47,7 +49,7 @@ PLAIN = """
             return twice(text)
 
         def postprocess(self, text):
-            return {"text": text + self._end, "name": self._name}
+            return {"text": text + self._end, "name": self._name, "mark": MARK}
 """
 ASYNC = """
     import asyncio
@@ -128,6 +130,8 @@ def write(folder: Path, text: str, config: str = CONFIG) -> Path:
     (folder / "model/helper.py").write_text("def upper(text):\n    return text.upper()\n")
     (folder / "packages/packed.py").write_text("def twice(text):\n    return 2 * text\n")
     (folder / "data/end.txt").write_text(".")
+    (folder.parent / "shared_packages").mkdir()
+    (folder.parent / "shared_packages/outside.py").write_text("MARK = 7\n")
     return folder
 
 
@@ -141,6 +145,7 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
         url = process.wait_for("listening")["url"]
         process.wait_for("ready")
         clients.append(httpx.Client(base_url=url, timeout=60))
+        assert listening_ports(process.popen.pid) == {httpx.URL(url).port}
         return clients[-1]
 
     yield serve
@@ -148,11 +153,21 @@ def start(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> Itera
         client.close()
 
 
+def test_a_server_that_a_file_starts_does_not_listen(start: Start) -> None:
+    """`start` looks at the ports; the file would not end if its server ran."""
+    serving = """
+    import uvicorn
+
+    uvicorn.run("model:app", host="127.0.0.1", port=0)
+"""
+    assert start(serving + PLAIN).post("/predict", json={"text": "a"}).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/predict", "/v1/models/model:predict", "/invoke"])
 def test_the_three_steps(start: Start, path: str) -> None:
     client = start(PLAIN)
     assert client.get("/v1/models/model").status_code == 200
-    assert client.post(path, json={"text": "a"}).json() == {"text": "AA.!", "name": "shout"}
+    assert client.post(path, json={"text": "a"}).json() == {"text": "AA.!", "name": "shout", "mark": 7}
     assert client.post(path, json={"text": "secret"}).json()["text"] == "t-given.!"
     answer = client.post(path, json={"text": "none"})
     assert (answer.status_code, "set the variable TRUSS_SECRET_none" in answer.text) == (500, True)
@@ -205,7 +220,11 @@ def test_sync_methods_run_at_once_in_threads(start: Start) -> None:
 
 
 FAULTS = [
-    (PLAIN, "model_class_name: Other", "there is no class Other, which config.yaml names"),
+    (
+        PLAIN,
+        "model_class_name: Other\nexternal_package_dirs: [../shared_packages]",
+        "there is no class Other, which config.yaml names",
+    ),
     (PLAIN, "model_class_filename: other.py", "there is no model/other.py, which config.yaml names"),
     (PLAIN, "a: [", "config.yaml: "),
     ("class Model:\n    async def websocket(self, websocket): ...\n", CONFIG, "websocket() is not served"),

@@ -47,6 +47,18 @@ class Cloud:
         self.reached = threading.Event()  # somebody stands still
         self.url = ""
 
+    def environ(self) -> dict[str, str]:
+        """The variables by which a program takes it for each of the services."""
+        return {
+            "GOOGLE_BASE_URL": self.url,
+            "GOOGLE_SKIP_SIGNATURE": "true",
+            "AZURE_STORAGE_ENDPOINT": self.url,
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_SKIP_SIGNATURE": "true",
+            "HF_ENDPOINT": self.url,
+            "NO_PROXY": "127.0.0.1",
+        }
+
     def etag(self, path: str) -> str:
         """The validator of a file."""
         return f'"{hashlib.md5(self.files[path], usedforsecurity=False).hexdigest()}"'
@@ -105,9 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._list_s3(path, query)
         elif query.get("comp") == ["list"]:
             self._list_azure(path, query)
-        elif path.startswith("api/models/"):
+        elif path.startswith(("api/models/", "api/datasets/")):
             self._describe(path)
-        elif found := re.fullmatch(r"([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path):
+        elif found := re.fullmatch(r"((?:datasets/)?[^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path):
             self._redirect(f"/{found[1]}/{found[3]}")
         elif path in self.cloud.files:
             self._send(path)
@@ -152,10 +164,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _describe(self, path: str) -> None:
         """Tell what is in a repository, as the hub does."""
-        found = re.fullmatch(r"api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)
-        repository = found[1] if found else ""
+        found = re.fullmatch(r"api/(models/|datasets/)([^/]+/[^/]+)(?:/revision/(.+))?", path)
+        repository = f"{found[1].removeprefix('models/')}{found[2]}" if found else ""
         files = self._below(repository, "")
-        if not files or (found and found[2] not in {None, "main", "v1", COMMIT}):
+        if not files or (found and found[3] not in {None, "main", "v1", COMMIT}):
             self.send_response(404)
             self.send_header("x-error-code", "RevisionNotFound" if files else "RepoNotFound")
             self.send_header("content-length", "0")

@@ -12,7 +12,7 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.signature.json_schema import JsonObject, input_schema, output_schema, title_case
-from geartrain.domain.signature.text_values import takes_file, takes_files
+from geartrain.domain.signature.types import takes_file, takes_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,6 +132,7 @@ def _job_paths(job: _Job, *, streaming: bool) -> JsonObject:
     return {
         job.path: {"post": create},
         one: {"get": _show_operation(job, f"show_{many}__{parameter}__get", by_id), "put": put},
+        f"{one}/calls": {"get": _calls_operation(job, f"calls_{many}__{parameter}__calls_get", by_id)},
         f"{one}/cancel": {"post": {**cancel, "parameters": [by_id]}},
     }
 
@@ -140,6 +141,13 @@ def _show_operation(job: _Job, operation_id: str, by_id: JsonObject) -> JsonObje
     unknown = {**_json("Error"), "description": f"There is no such {job.noun}, or it has been over for too long"}
     operation = _operation("Show", operation_id, {"200": _json(f"{job.envelope}Response"), "404": unknown})
     described = f"Tell how a {job.noun} stands that is running, or has ended not long ago. Not in Cog"
+    return {**operation, "description": described, "parameters": [by_id]}
+
+
+def _calls_operation(job: _Job, operation_id: str, by_id: JsonObject) -> JsonObject:
+    unknown = {**_json("Error"), "description": f"There is no such {job.noun}, or it has been over for too long"}
+    operation = _operation("Calls of models", operation_id, {"200": _json("Calls"), "404": unknown})
+    described = f"Tell which models a {job.noun} has called, when, and with what result. Not in Cog"
     return {**operation, "description": described, "parameters": [by_id]}
 
 
@@ -284,12 +292,37 @@ def _shared_schemas() -> dict[str, JsonObject]:
             "type": "string",
             "enum": [str(status) for status in Status],
         },
+        "Calls": _calls_schema(),
         "Error": _object("Error", {"error": _titled("error", _TEXT), "status": _titled("status", _TEXT)}),
         "HTTPValidationError": _object("HTTPValidationError", {"detail": detail}),
         "ValidationError": {**_object("ValidationError", fault), "required": ["loc", "msg", "type"]},
         "HealthCheck": {**_object("HealthCheck", health), "required": ["status"]},
         "Discovery": {**_object("Discovery", {}), "additionalProperties": _TEXT},
     }
+
+
+def _calls_schema() -> JsonObject:
+    """The calls of models that were made for a prediction, each before its own ones."""
+    moments = {
+        name: _titled(name, {"type": "string", "format": "date-time"})
+        for name in ("created_at", "started_at", "completed_at")
+    }
+    call = {
+        **{name: _titled(name, _TEXT) for name in ("id", "parent", "model", "version", "error")},
+        "depth": _titled("depth", {"type": "integer"}),
+        "shared": _titled("shared", {"type": "integer"}),
+        "status": _ref("Status"),
+        **moments,
+    }
+    shown = {**_object("Call", call), "required": ["parent", "model", "depth", "status", "created_at"]}
+    properties = {
+        **{name: _titled(name, _TEXT) for name in ("id", "model")},
+        "status": _ref("Status"),
+        **moments,
+        "calls": _titled("calls", {"type": "array", "items": shown}),
+        "left_out": _titled("left_out", {"type": "integer"}),
+    }
+    return {**_object("Calls", properties), "required": ["id", "status", "created_at", "calls", "left_out"]}
 
 
 def _operation(summary: str, operation_id: str, responses: JsonObject) -> JsonObject:

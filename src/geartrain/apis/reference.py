@@ -1,4 +1,4 @@
-"""One OpenAPI document of a whole server: Cog's API of each model, the Open Inference Protocol, and the server itself.
+"""One OpenAPI document of a whole server: each model by every protocol, and the server itself.
 
 It is for people, at `/docs`. A model's own document, which platforms read, is made by `openapi`.
 """
@@ -6,7 +6,7 @@ It is for people, at `/docs`. A model's own document, which platforms read, is m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from geartrain.domain.tensors.tensor import TensorSpec
 _REF: Final = "#/components/schemas/"
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9._-]+")
 _OF_THE_SERVER: Final = frozenset({"/", "/docs", "/shutdown"})  # paths of a model's document that are no model's
-_SERVER_TAG: Final = "server"
+_SERVER_TAG: Final = "this server"
 _METHODS: Final = frozenset({"get", "put", "post"})
 _ABOUT: Final = """\
 Every request can be tried on this page.
@@ -30,8 +30,10 @@ Every request can be tried on this page.
   Inference Protocol, which the server speaks over gRPC too.
 - **Generate** (`/v2/models/…/generate`) is for clients of Triton's generate extension: one flat JSON object in, one
   out, or a stream of them.
-- **Server** is for those who operate it: probes for Kubernetes, metrics for Prometheus, models to load and unload.
+- **Clients of** another server find its own paths and bodies, where `--api` or the model's file names one.
+- **This server** is for those who operate it: probes for Kubernetes, metrics for Prometheus, models to load and unload.
 """
+_ABOUT_OTHERS: Final = "For clients of {}: their own paths and bodies."
 _ABOUT_SERVER: Final = "For those who operate the server: its models, probes, metrics."
 
 
@@ -43,15 +45,35 @@ class ModelPart(msgspec.Struct, frozen=True):
         prefix: beginning of the paths of its Cog API, such as `/models/digits`.
         document: as `openapi.document` makes it.
         view: its tensors; None for a part outside the Open Inference Protocol, such as a training.
+        takes_request: true if bodies reach it as they come.
     """
 
     name: str
     prefix: str
     document: JsonObject
     view: TensorView | None
+    takes_request: bool = False
 
 
-def reference(parts: Sequence[ModelPart], *, version: str, missing: Iterable[str] = ()) -> JsonObject:
+class OtherPath(msgspec.Struct, frozen=True):
+    """A path that the clients of another server know.
+
+    Attributes:
+        method: in lower case.
+        path: as of a route; `{id}` is the name of a model.
+        server: name of the other server, as in `--api`.
+        example: makes an example of a body of one of inputs; None for a path without a body.
+    """
+
+    method: str
+    path: str
+    server: str
+    example: Callable[[Mapping[str, Any]], Any] | None = None
+
+
+def reference(
+    parts: Sequence[ModelPart], *, version: str, missing: Iterable[str] = (), others: Sequence[OtherPath] = ()
+) -> JsonObject:
     """Return the document; `missing`: names of models that are not loaded, and have no other description."""
     paths: JsonObject = {}
     schemas = _shared_schemas()
@@ -62,14 +84,17 @@ def reference(parts: Sequence[ModelPart], *, version: str, missing: Iterable[str
         paths |= _cog_paths(part, own)
         if part.view is not None:
             paths |= _inference_paths(part, part.view, own)
-    paths |= _server_paths()
+    for path, item in (*_server_paths().items(), *_other_paths(others, parts)):
+        paths[path] = paths.get(path, {}) | item
     unloaded = ", ".join(missing)
     note = f"\nNot loaded, and so not described here: {unloaded}.\n" if unloaded else ""
+    servers = dict.fromkeys(other.server for other in others)
+    tags = [{"name": _tag_of(name), "description": _ABOUT_OTHERS.format(name)} for name in servers]
     server = {"name": _SERVER_TAG, "description": _ABOUT_SERVER}
     return {
         "openapi": "3.0.2",
         "info": {"title": "The API of this server", "version": version, "description": _ABOUT + note},
-        "tags": [*({"name": part.name, **_description(part)} for part in parts), server],
+        "tags": [*({"name": part.name, **_description(part)} for part in parts), *tags, server],
         "paths": paths,
         "components": {"schemas": schemas},
     }
@@ -131,6 +156,32 @@ def _inference_paths(part: ModelPart, view: TensorView, own: str) -> JsonObject:
         f"{base}/generate": asked("generate", "Generate", schema="GenerateRequest", example=values),
         f"{base}/generate_stream": stream,
     }
+
+
+def _other_paths(others: Sequence[OtherPath], parts: Sequence[ModelPart]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the paths of other servers: those with the name of a model for each one, the others for the first."""
+    models = [part for part in parts if part.view is not None]
+    for other in others:
+        for part in models if "{id}" in other.path else models[:1]:
+            path = other.path.replace("{id}", quote(part.name, safe=""))
+            if other.server == "kserve" and other.example is not None:
+                path += ":predict"
+            name = re.sub(r"\W+", "_", f"{other.server}_{other.method}{path}")
+            yield path, {other.method: _other_operation(other, part, name)}
+
+
+def _other_operation(other: OtherPath, part: ModelPart, name: str) -> JsonObject:
+    if other.example is None or part.view is None:
+        return _operation(_tag_of(other.server), name, "State")
+    content: JsonObject = {"schema": {}}
+    if not part.takes_request:
+        content["example"] = other.example({spec.name: _data(spec)[0] for spec in part.view.inputs})
+    operation = _operation(_tag_of(other.server), name, "Predict")
+    return {**operation, "requestBody": {"content": {"application/json": content}}}
+
+
+def _tag_of(server: str) -> str:
+    return f"clients of {server}"
 
 
 def _tensor(spec: TensorSpec) -> JsonObject:

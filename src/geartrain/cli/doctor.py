@@ -309,10 +309,10 @@ def _load(source: ModelSource, *, setup: bool = False, learn: Callable[[WorkerIn
 
 
 async def _set_up(source: ModelSource) -> WorkerInfo:
-    """Set the model up in one worker; raises `ModelSetupError`."""
+    """Set the model up in one worker, with its first warm-up at most; raises `ModelSetupError`."""
     from geartrain.server import ServeOptions, build
 
-    alone = msgspec.structs.replace(source, replicas=1, warmup=())
+    alone = msgspec.structs.replace(source, replicas=1, warmup=source.warmup[:1])  # `max_cost: auto` needs one
     app = build(ServeOptions(source=alone, on_progress=lambda _: None))
     try:
         app.spawn()

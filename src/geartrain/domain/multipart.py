@@ -105,6 +105,33 @@ class MultipartReader:
         self._start = self._start[size:]
 
 
+def read_parts(body: bytes, content_type: str) -> list[tuple[PartHead, bytes]]:
+    """Return the parts of a whole form in their order. Raises `GeartrainError` as `MultipartReader` does."""
+    gathered = _Gathered()
+    reader = MultipartReader(content_type.encode("latin-1", "replace"), gathered)
+    reader.feed(body)
+    reader.end()
+    return gathered.parts
+
+
+class _Gathered:
+    """Keeps the parts of a form whole. See `PartListener`."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[PartHead, bytes]] = []
+        self._head = PartHead("")
+        self._data = bytearray()
+
+    def begin_part(self, head: PartHead) -> None:
+        self._head, self._data = head, bytearray()
+
+    def add_data(self, data: memoryview) -> None:
+        self._data += data
+
+    def end_part(self) -> None:
+        self.parts.append((self._head, bytes(self._data)))
+
+
 class _Parts:
     """The parts of a form, to which the parser refers: apart from the reader, which refers to the parser."""
 

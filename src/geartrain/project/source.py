@@ -6,13 +6,14 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.request_context import ForwardedFields
 from geartrain.domain.signature.pipeline import Pipeline
 from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project import formats
@@ -53,6 +54,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
+    `own_version` is the one that the files of another server state, such as 1.0, and `forwarded` the header fields that
+    they make parameters.
 
     A `pipeline` has neither code nor a file: its run calls other models of the server, at most `slots` runs at once.
 
@@ -89,6 +92,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     declared: Declared = NOTHING_DECLARED
     stated: Mapping[str, Any] = {}
     remarks: tuple[str, ...] = ()
+    own_version: str = ""
+    forwarded: ForwardedFields | None = None
     weights: tuple[Weights, ...] = ()
     pipeline: Pipeline | None = None
     slots: int = 0
@@ -159,7 +164,8 @@ def find_model(
     if found is not None:
         if mode == "train":
             raise ProjectError(f"{found.path}: a model file cannot be trained; a training is written in Python")
-        source = _file_source(root, found, settings, named=named is not None, no_pickle=no_pickle)
+        facts = _facts_of(found.path, found.backend, environ)
+        source = _file_source(root, found, settings, facts=facts, named=named is not None, no_pickle=no_pickle)
         return msgspec.structs.replace(source, **_from_variables(config, settings, environ))
     _check_code_settings(root, settings)
     train, train_origin = _trained_by(root, config, stubs)
@@ -216,7 +222,13 @@ def _model_file(
 
 
 def _file_source(
-    root: pathlib.Path, found: ModelFile, settings: Settings, *, named: bool, no_pickle: bool
+    root: pathlib.Path,
+    found: ModelFile,
+    settings: Settings,
+    *,
+    facts: _Facts,
+    named: bool,
+    no_pickle: bool,
 ) -> ModelSource:
     path, backend = found
     if no_pickle and formats.can_run_code(path, backend):
@@ -255,15 +267,42 @@ def _file_source(
         origin=settings.origin,
         declared=settings.declared,
         stated=settings.stated,
-        remarks=(*settings.remarks, *_remarks_of_class(path)) if is_class else settings.remarks,
+        remarks=(*settings.remarks, *facts.remarks),
+        own_version=facts.own_version,
+        forwarded=facts.forwarded,
         weights=settings.weights,
     )
 
 
-def _remarks_of_class(path: pathlib.Path) -> tuple[str, ...]:
-    from geartrain.project.foreign.triton_python import remarks_of  # late: few models need it
+class _Facts(NamedTuple):
+    """The version that the files of another server state, sentences about their settings, and fields to forward."""
 
-    return remarks_of(path)
+    own_version: str = ""
+    remarks: tuple[str, ...] = ()
+    forwarded: ForwardedFields | None = None
+
+
+def _facts_of(path: pathlib.Path, backend: str, environ: Mapping[str, str]) -> _Facts:
+    if backend == formats.TRITON_PYTHON:
+        from geartrain.project.foreign.triton_python import remarks_of  # late: few models need it
+
+        return _Facts(remarks=remarks_of(path))
+    if backend == "torchserve":
+        from geartrain.project.foreign.config_files import remarks_of_torchserve
+        from geartrain.project.foreign.torch_archive import facts_of
+
+        version, remarks = facts_of(path)
+        return _Facts(version, (*remarks, *remarks_of_torchserve(path, environ)))
+    if backend == "truss":
+        from geartrain.project.foreign.config_files import remarks_of_truss
+
+        return _Facts(remarks=remarks_of_truss(path))
+    if backend in formats.SCRIPTS:
+        from geartrain.project.foreign import script_settings
+
+        remarks = script_settings.remarks_of(path, backend, environ)
+        return _Facts("", remarks, script_settings.forwarded_of(path) if backend == "pytriton" else None)
+    return _Facts()
 
 
 def _configured_folder(root: pathlib.Path) -> pathlib.Path:

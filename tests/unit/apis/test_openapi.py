@@ -113,6 +113,12 @@ def test_validation_errors() -> None:
             "200 202 400 406 409 413 415 422 503",
         ),
         (
+            "/predictions/{prediction_id}/calls",
+            "get",
+            "calls_predictions__prediction_id__calls_get",
+            "200 404",
+        ),
+        (
             "/predictions/{prediction_id}/cancel",
             "post",
             "cancel_predictions__prediction_id__cancel_post",
@@ -122,7 +128,7 @@ def test_validation_errors() -> None:
 )
 def test_endpoints(path: str, method: str, operation_id: str, statuses: str) -> None:
     described = made()
-    assert len(described["paths"]) == 8
+    assert len(described["paths"]) == 9
     methods = ["get", "put"] if path == "/predictions/{prediction_id}" else [method]
     assert list(described["paths"][path]) == methods
     operation = described["paths"][path][method]

@@ -34,7 +34,7 @@ def test_models_with_equal_names_of_components_do_not_meet() -> None:
     assert asked["tags"] == ["one"]
     assert "#/components/schemas/one.PredictionRequest" in json.dumps(asked)
     assert "/v2/models/two%20%26%20%7B3%7D/infer" in document["paths"]
-    assert [tag["name"] for tag in document["tags"]] == ["one", "two & {3}", "server"]
+    assert [tag["name"] for tag in document["tags"]] == ["one", "two & {3}", "this server"]
     assert document["tags"][0]["description"] == "Says things."
 
 
@@ -56,3 +56,8 @@ def test_training_has_no_tensors_and_unloaded_models_are_named() -> None:
     assert "/trainings" in made["paths"]
     assert not [path for path in made["paths"] if path.startswith("/v2/models/t")]
     assert made["info"]["description"].endswith("Not loaded, and so not described here: x, y.\n")
+
+
+def test_a_model_may_be_called_server() -> None:
+    document = reference([part("server", "")], version="1")
+    openapi_spec_validator.validate(json.loads(json.dumps(document)))

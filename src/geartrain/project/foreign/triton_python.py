@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import pathlib
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Final
+
+from geartrain.project.foreign.script_settings import first_uses
 
 _MODULE: Final = "triton_python_backend_utils"
 _NAMES: Final[Mapping[str, str]] = {
@@ -23,16 +24,7 @@ _METHODS: Final[Mapping[str, str]] = {
 
 def remarks_of(path: pathlib.Path) -> tuple[str, ...]:
     """Return a sentence for each such name in a file, with its first line; none for a file that is no Python."""
-    try:
-        with warnings.catch_warnings():  # the worker's import shows them
-            warnings.simplefilter("ignore")
-            tree = ast.parse(path.read_bytes(), path.name)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    found: dict[str, str] = {}
-    for line, name, why in sorted(_uses(tree)):
-        found.setdefault(name, f"{path.name}:{line}: {name}: {why}")
-    return tuple(found.values())
+    return first_uses(path, _uses)
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[int, str, str]]:

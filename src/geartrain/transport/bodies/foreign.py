@@ -17,11 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.bodies import PLAIN, BodyForm
+from geartrain.apis.form_inputs import FORM
+from geartrain.apis.reference import OtherPath
 from geartrain.apis.rows import HUGGING_FACE, INSTANCES, INVOCATIONS
 from geartrain.authoring.litserve import USUAL_PATH as LITSERVE_PATH
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models import information
-from geartrain.service.models.catalogue import Catalogue, normal
+from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport.bodies.api import BodiesApi
 from geartrain.transport.bodies.exchange import Contract, by_body
@@ -91,6 +93,7 @@ class ForeignEndpoints:
         self._max_body = max_body
         self._environ = environ
         self._find = finder(catalogue)
+        self.forms: dict[str, BodyForm] = {}  # by path, of those that have been made
 
     def sagemaker(self, api: BodiesApi = SAGEMAKER) -> Iterator[Route]:
         """`/invocations` and `/ping`."""
@@ -115,6 +118,7 @@ class ForeignEndpoints:
     def kserve(self) -> Iterator[Route]:
         """Version 1 of KServe's protocol, that of TensorFlow Serving."""
         begin = by_body(Contract(KSERVE, INSTANCES, self._find_verb), self._max_body)
+        self.forms["/v1/models/{id}"] = INSTANCES
         yield Route(POST, "/v1/models/{id}", begin, KSERVE, "predict", subject="none")
         yield Route(GET, "/v1/models", self._list, KSERVE, subject="all")
         yield Route(GET, "/v1/models/{id}", self._describe, KSERVE, subject="none")
@@ -127,7 +131,8 @@ class ForeignEndpoints:
     def torchserve(self) -> Iterator[Route]:
         """TorchServe's inference API."""
         for path in ("/predictions/{id}", "/predictions/{id}/{version:version}"):
-            begin = by_body(Contract(TORCHSERVE, PLAIN, self._find_id), self._max_body)
+            begin = by_body(Contract(TORCHSERVE, FORM, self._find_id), self._max_body)
+            self.forms[path] = FORM
             yield Route((*POST, *PUT), path, begin, TORCHSERVE, "predict", subject="none")
         yield self._ping("/ping", TORCHSERVE, {"status": "Healthy"})
 
@@ -156,6 +161,7 @@ class ForeignEndpoints:
 
     def _post(self, path: str, form: BodyForm, api: BodiesApi) -> Route:
         begin = by_body(Contract(api, form, self._find), self._max_body)
+        self.forms[path] = form
         return Route(POST, path, begin, api, "predict")
 
     def _ping(self, path: str, api: BodiesApi, body: Any = None) -> Route:
@@ -174,7 +180,7 @@ class ForeignEndpoints:
 
     def _find_id(self, head: Head, params: Params) -> Deployment:
         head.notes.check_model(params["id"])
-        return self._catalogue.find(params["id"], normal(params.get("version", "")))
+        return self._catalogue.find_stated(params["id"], params.get("version", ""))
 
     def _find_verb(self, head: Head, params: Params) -> Deployment:
         name, colon, verb = params["id"].rpartition(":")
@@ -202,40 +208,54 @@ class ForeignEndpoints:
         return Answer(HTTPStatus.OK if ready else _UNAVAILABLE, (body,))
 
 
-def with_foreign(
-    routes: list[Route],
-    apis: str,
-    catalogue: Catalogue,
-    *,
-    max_body: int,
-    environ: Mapping[str, str] = os.environ,
-    paths: Sequence[str] = (),
-) -> list[Route]:
-    """Return `routes` with the endpoints named in `apis`. Those of a path that is there come before it.
+class ForeignRoutes:
+    """The endpoints that are named in `apis`: those of a path that stands twice are of the first one."""
 
-    `environ` has the variables of the platform; `paths` are further ones of the script that is served alone.
-    """
-    endpoints = ForeignEndpoints(catalogue, max_body, environ, paths=paths)
-    found: dict[tuple[str, str], Route] = {}
-    makers: dict[str, Callable[[], Iterator[Route]]] = {
-        "sagemaker": endpoints.sagemaker,
-        "sagemaker-models": endpoints.sagemaker_models,
-        "mlflow": endpoints.mlflow,
-        "kserve": endpoints.kserve,
-        "vertex": endpoints.vertex,
-        "torchserve": endpoints.torchserve,
-        "huggingface": endpoints.huggingface,
-        "litserve": endpoints.litserve,
-        "azure": endpoints.azure,
-        "truss": endpoints.truss,
-    }
-    for name in filter(None, apis.split(",")):
-        for route in makers[name.strip()]():
-            for method in route.methods:
-                found.setdefault((method, route.path), msgspec.structs.replace(route, methods=(method,)))
-    kept = [
-        msgspec.structs.replace(route, methods=methods)
-        for route in routes
-        if (methods := tuple(method for method in route.methods if (method, route.path) not in found))
-    ]
-    return [*kept, *found.values()]
+    def __init__(
+        self,
+        apis: str,
+        catalogue: Catalogue,
+        *,
+        max_body: int,
+        environ: Mapping[str, str] = os.environ,
+        paths: Sequence[str] = (),
+    ) -> None:
+        """`environ` has the variables of the platform; `paths` are further ones of the script that is served alone."""
+        endpoints = ForeignEndpoints(catalogue, max_body, environ, paths=paths)
+        makers: dict[str, Callable[[], Iterator[Route]]] = {
+            "sagemaker": endpoints.sagemaker,
+            "sagemaker-models": endpoints.sagemaker_models,
+            "mlflow": endpoints.mlflow,
+            "kserve": endpoints.kserve,
+            "vertex": endpoints.vertex,
+            "torchserve": endpoints.torchserve,
+            "huggingface": endpoints.huggingface,
+            "litserve": endpoints.litserve,
+            "azure": endpoints.azure,
+            "truss": endpoints.truss,
+        }
+        self._found: dict[tuple[str, str], Route] = {}
+        self.others: list[OtherPath] = []  # for the document of the server; without paths of versions
+        for name in filter(None, map(str.strip, apis.split(","))):
+            for route in makers[name]():
+                for method in route.methods:
+                    self._add(name, method, route, form=endpoints.forms.get(route.path))
+
+    def _add(self, name: str, method: str, route: Route, *, form: BodyForm | None) -> None:
+        key = (method, route.path)
+        if key in self._found:
+            return
+        self._found[key] = msgspec.structs.replace(route, methods=(method,))
+        is_asked = method in POST and form is not None
+        if (is_asked or method == "GET") and "{" not in route.path.replace("{id}", ""):
+            example = form.example if is_asked and form is not None else None
+            self.others.append(OtherPath(method.lower(), route.path, name, example))
+
+    def added_to(self, routes: list[Route]) -> list[Route]:
+        """Return `routes` with these, which come before those of their paths."""
+        kept = [
+            msgspec.structs.replace(route, methods=methods)
+            for route in routes
+            if (methods := tuple(method for method in route.methods if (method, route.path) not in self._found))
+        ]
+        return [*kept, *self._found.values()]

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from geartrain.domain.signature.openai_view import plain_prompt
-from geartrain.worker.errors import ClientError, ReportedError
-from geartrain.worker.loading import chat_renderer
+from geartrain.worker.errors import ChatTemplateError
 from geartrain.worker.loading.signature import Parameter
 
-if TYPE_CHECKING:
-    import subprocess
-
-_Messages = list[dict[str, Any]]
-_Prompter = Callable[[_Messages], str]
+Messages = list[dict[str, Any]]
+_Prompter = Callable[[Messages], str]
 
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
 _OLD_FILE: Final = "chat_template.json"
 _TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _MOST_CONFIG: Final = 32 * 1024**2  # bytes of such a file: those of some tokenizers list many tokens
-_encode = msgspec.json.Encoder().encode
-
-
-class ChatTemplateError(ReportedError):
-    """A chat template that gives no prompt, through no fault of the client."""
 
 
 class ChatTemplate(msgspec.Struct, frozen=True):
@@ -41,77 +30,16 @@ class ChatTemplate(msgspec.Struct, frozen=True):
     tokens: dict[str, str] = {}
 
 
-class TemplateProcess:
-    """Renders one template in another process, which begins with the first chat (`chat_renderer`)."""
-
-    def __init__(self, template: ChatTemplate) -> None:
-        self._template = template
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def render(self, messages: _Messages) -> str:
-        """Return the prompt. Raises `ClientError` if the template refuses the chat, `ChatTemplateError` otherwise."""
-        try:
-            if self._process is None:
-                self._start()
-            values = {**self._template.tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
-            return self._ask(values)
-        except (ClientError, ChatTemplateError):
-            raise
-        except BaseException:  # e.g. a cancel while an answer is awaited, which the next chat must not get
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
-
-    def _start(self) -> None:
-        import subprocess  # late: of the models with a prompt few are sent chats
-
-        command = [sys.executable, "-P", chat_renderer.__file__]
-        self._process = subprocess.Popen(  # noqa: S603 - our own file
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", close_fds=True
-        )
-        try:
-            self._ask({"template": self._template.text})
-        except BaseException:
-            self.close()
-            raise
-
-    def _ask(self, request: dict[str, Any]) -> str:
-        process = self._process
-        assert process is not None  # noqa: S101 - for mypy
-        assert process.stdin is not None  # noqa: S101 - likewise
-        assert process.stdout is not None  # noqa: S101 - likewise
-        with contextlib.suppress(BrokenPipeError):
-            chat_renderer.write_frame(process.stdin, _encode(request))
-        frame = chat_renderer.read_frame(process.stdout)
-        if frame is None:
-            self.close()
-            raise ChatTemplateError(f"the chat template takes longer than {chat_renderer.MOST_SECONDS:g} s")
-        answer: dict[str, str] = msgspec.json.decode(frame)
-        if "refused" in answer:
-            raise ClientError(answer["refused"])
-        if "error" in answer:
-            raise ChatTemplateError(f"the chat template gives no prompt: {answer['error']}")
-        return answer["text"]
-
-
 def with_chats(
-    parameters: Sequence[Parameter], name: str, *, instance: object, folders: Sequence[Path]
+    parameters: Sequence[Parameter], name: str, *, instance: object, folders: Sequence[Path], own: Path | None = None
 ) -> tuple[Parameter, ...]:
     """Return the parameters of a model with that of its prompt, called `name`, taking chats, too.
 
-    Call it after `setup()`. The parent has checked the messages. `folders` are searched for a template if `instance`
-    has none. Raises `ChatTemplateError` for one that cannot be read.
+    Call it after `setup()`. The parent has checked the messages. `own` is the file of the template, whatever else there
+    is. Without it `folders` are searched for one if `instance` has none. Raises `ChatTemplateError` for one that
+    cannot be read.
     """
-    prompter = prompter_of(instance, folders)
+    prompter = prompter_of(instance, folders, own)
     return tuple(_with_chats(each, prompter) if each.field.name == name else each for each in parameters)
 
 
@@ -119,33 +47,43 @@ def _with_chats(parameter: Parameter, prompter: _Prompter) -> Parameter:
     convert = parameter.convert
 
     def convert_chat(value: Any) -> Any:
-        if type(value) is list:
+        if type(value) is list and value and type(value[0]) is dict:  # a list of numbers is one of token ids
             value = prompter(value)
         return value if convert is None else convert(value)
 
     return parameter._replace(convert=convert_chat)
 
 
-def prompter_of(instance: object, folders: Sequence[Path]) -> _Prompter:
+def prompter_of(instance: object, folders: Sequence[Path], own: Path | None = None) -> _Prompter:
     """Return the function that makes a prompt of messages: the author's own, that of a template, or the plain one."""
-    own = getattr(instance, "chat_prompt", None)
-    if callable(own):
-        return _checked(own)
-    template = _of_instance(instance)
+    method = getattr(instance, "chat_prompt", None)
+    if own is None and callable(method):
+        return _checked(method)
+    template = _of_instance(instance) if own is None else ChatTemplate(_text_of(own), _tokens_of(instance, folders))
     if template is None:
         found = (_of_folder(folder) for folder in folders)
         template = next((each for each in found if each is not None), None)
-    return plain_prompt if template is None else TemplateProcess(template).render
+    if template is None:
+        return plain_prompt
+    from geartrain.worker.loading.template_process import TemplateProcess  # late: few models have a template
+
+    return TemplateProcess(template.text, template.tokens).render
 
 
-def _checked(own: Callable[[_Messages], Any]) -> _Prompter:
-    def prompt(messages: _Messages) -> str:
+def _checked(own: Callable[[Messages], Any]) -> _Prompter:
+    def prompt(messages: Messages) -> str:
         text = own(messages)
         if not isinstance(text, str):
             raise ChatTemplateError(f"chat_prompt() has to return a str, not {type(text).__name__}")
         return text
 
     return prompt
+
+
+def _tokens_of(instance: object, folders: Sequence[Path]) -> dict[str, str]:
+    """Return the special tokens of a model's tokenizer, or of the first configuration that has some."""
+    tokens = _tokens(getattr(getattr(instance, "tokenizer", None), "special_tokens_map", {}))
+    return tokens or next(filter(None, (_tokens(_json_of(folder / _CONFIG)) for folder in folders)), {})
 
 
 def _of_instance(instance: object) -> ChatTemplate | None:

@@ -13,8 +13,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from geartrain.worker.loading.scripts.script import tell
-
 Names = Mapping[str, Any]
 Change = Callable[[ModuleType], None]
 
@@ -39,23 +37,6 @@ def after_import(module: str, change: Change) -> None:
         _FINDER.change(module, change)
     else:
         change(found)
-
-
-def no_servers() -> None:
-    """Have uvicorn start no server in this process: geartrain is the one that listens."""
-
-    def change(uvicorn: ModuleType) -> None:
-        def told(*_: Any, **__: Any) -> None:
-            tell("uvicorn is not started: geartrain serves this model")
-
-        async def told_async(*_: Any, **__: Any) -> None:
-            told()
-
-        uvicorn.run = told  # type: ignore[attr-defined]
-        uvicorn.Server.run = told
-        uvicorn.Server.serve = told_async
-
-    after_import("uvicorn", change)
 
 
 def stand_in_for_web() -> None:

@@ -20,7 +20,7 @@ from geartrain.authoring.scope import current_scope
 from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
 from geartrain.worker.loading.scripts.answers import plain
-from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts.finder import after_import, stand_in
 from geartrain.worker.loading.scripts.main_block import arguments_of, chosen, run_main_block
 from geartrain.worker.loading.scripts.script import Place, Script, leaves, tell
 from geartrain.worker.loading.scripts.shared_calls import (
@@ -67,7 +67,6 @@ class KServeScript(Script):
         from geartrain.worker.loading.scripts import kserve_shim  # with numpy
 
         sys.argv = [str(place.file)]  # the package reads its arguments when it is imported
-        no_servers()
         is_shim = stand_in(kserve_shim.MODULES)
         after_import("kserve.model_server", _take_models)
         if "kserve.model_server" not in sys.modules:  # of the shim, or of the package that comes later
@@ -187,7 +186,9 @@ class KServeScript(Script):
         return found
 
     async def _one(self, request: Request | Tensors) -> Response | Tensors:
-        return await (self._answer_body(request) if isinstance(request, Request) else self._answer_tensors(request))
+        if isinstance(request, Tensors):
+            return await self._answer_tensors(request)
+        return await _joined(await self._answer_body(request))
 
     async def _many(self, requests: Sequence[Any], _: Sequence[int]) -> list[Any]:
         if not isinstance(requests[0], Request):
@@ -288,7 +289,9 @@ class KServeScript(Script):
         )
 
     def _output_of_dict(self, given: Mapping[str, Any]) -> tuple[str, str, Any]:
-        output = self._types.InferOutput(given["name"], given["shape"], given["datatype"], given.get("data"))
+        contents = given.get("contents")  # the form of messages of gRPC
+        data = next(iter(contents.values()), None) if contents else given.get("data")
+        output = self._types.InferOutput(given["name"], given["shape"], given["datatype"], data)
         return given["name"], output.datatype, output.as_numpy()
 
 
@@ -302,6 +305,16 @@ def _take_models(module: Any) -> None:
         tell("ModelServer.start() does not listen: geartrain serves this model")
 
     module.ModelServer.start = start
+
+
+async def _joined(response: Response) -> Response:
+    """Join the pieces of a stream: the answers of a shared call are whole."""
+    if not response.streams:
+        return response
+    content = response.content
+    pieces = [each async for each in content] if hasattr(content, "__anext__") else list(content)
+    response.content = b"".join(each.encode() if isinstance(each, str) else bytes(each) for each in pieces)
+    return response
 
 
 def _payload(request: Request) -> Any:

@@ -21,7 +21,7 @@ from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import litserve_names as names
 from geartrain.worker.loading.scripts import web_names
 from geartrain.worker.loading.scripts.answers import answers_errors, http_error, plain, response_of
-from geartrain.worker.loading.scripts.finder import after_import, no_servers, own_names, stand_in, stand_in_for_web
+from geartrain.worker.loading.scripts.finder import after_import, own_names, stand_in, stand_in_for_web
 from geartrain.worker.loading.scripts.main_block import run_main_block
 from geartrain.worker.loading.scripts.script import FormFile, Place, Script, leaves, read_fields, read_form, takes, tell
 
@@ -66,7 +66,6 @@ class LitServeScript(Script):
     @classmethod
     def prepare(cls, _place: Place) -> None:
         """Have servers note their models, and listen nowhere."""
-        no_servers()
         stand_in_for_web()
         own = {**own_names(names.__name__), "Request": web_names.Request, "Response": web_names.Response}
         if stand_in({f"litserve{part}": own for part in _PARTS}):

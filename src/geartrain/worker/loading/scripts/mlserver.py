@@ -10,6 +10,7 @@ import atexit
 import dis
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +22,16 @@ from geartrain.authoring.requests import Tensors
 from geartrain.authoring.scope import batch_item, current_scope
 from geartrain.domain.errors import Code
 from geartrain.worker.errors import AnswerError, ClientError
-from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts.finder import after_import, stand_in
+from geartrain.worker.loading.scripts.mlserver_types import HELD, TensorData
 from geartrain.worker.loading.scripts.script import Place, Script, tell
-from geartrain.worker.loading.scripts.shared_calls import SharedCalls, cut, has_rows, join, key_of, rows_of
+from geartrain.worker.loading.scripts.shared_calls import SharedCalls, cut, finish, has_rows, join, key_of, rows_of
 
 _SETTINGS: Final = "model-settings.json"
 _AT_ONCE: Final = 32  # requests of a predict() that waits for others
 _WAITS: Final = frozenset({"GET_AWAITABLE", "GET_ANEXT", "BEFORE_ASYNC_WITH"})  # instructions
+_PACKAGES: Final = frozenset({"geartrain", "mlserver"})
+_LOOPS: Final = re.compile(rb"\b(?:asyncio|anyio|aiohttp|trio|uvloop)\b")
 _CODES: Final = {404: Code.NOT_FOUND, 501: Code.UNSUPPORTED, 503: Code.NOT_READY}
 _OF_THE_CLIENT: Final = frozenset({400, 422})
 
@@ -47,7 +51,6 @@ class MlserverRuntime(Script):
 
         if str(place.folder) not in sys.path:
             sys.path.insert(0, str(place.folder))
-        no_servers()
         if not stand_in(mlserver_shim.modules(_register, _log)):
             after_import("mlserver", _take_metrics)
 
@@ -55,6 +58,9 @@ class MlserverRuntime(Script):
         """`options` are the settings, and the name of the class. Raises `ValueError` for a class that is none."""
         super().__init__(module, place, options)
         self._types = importlib.import_module("mlserver.types")
+        self._holds_arrays = self._types.TensorData is TensorData  # of the modules that stand in for the package
+        codecs = importlib.import_module("geartrain.worker.loading.scripts.mlserver_codecs")  # with numpy
+        self._array_of: Callable[[Any], Any] = codecs.array_of
         self._error = importlib.import_module("mlserver.errors").MLServerError
         base = importlib.import_module("mlserver.model").MLModel
         name = options["class"]
@@ -65,22 +71,23 @@ class MlserverRuntime(Script):
             )
         self._class = cast("Any", found)
         self._model: Any = None
-        self._shared = SharedCalls(key_of, self._run, self._many, fits=has_rows)
+        self._shared = SharedCalls(key_of, self._run_async, self._many, fits=has_rows)
         streams = self._class.predict_stream is not base.predict_stream
         predicts = self._class.predict is not base.predict
         if streams and predicts:
             tell(f"{name}.predict_stream() is not called: the class has predict() as well")
         self._streams = streams and not predicts
-        self.run = self._run_stream if self._streams else self._run
         method = self._class.predict_stream if self._streams else self._class.predict
         self.max_concurrency = _AT_ONCE if _waits(method) else 1
+        self._is_async = self._streams or not _ends_at_once(self._class, place.folder)
+        self.run = self._run_stream if self._streams else self._run_async if self._is_async else self._run
 
     def share_calls(self) -> None:
         """Join the inputs of requests, as `max_batch_size` does there; not those of streams."""
         if self._streams:
             tell(f"requests do not share calls of {self._class.__name__}.predict_stream()")
             return
-        self.run = self._run_batch
+        self.run = self._run_batch_async if self._is_async else self._run_batch
         self.batching = {}
 
     async def setup(self) -> None:
@@ -96,13 +103,19 @@ class MlserverRuntime(Script):
 
     # requests
 
-    async def _run(self, tensors: Tensors) -> Tensors:
+    def _run(self, tensors: Tensors) -> Tensors:
+        return finish(self._run_async(tensors))  # type: ignore[no-any-return]
+
+    async def _run_async(self, tensors: Tensors) -> Tensors:
         try:
             return self._tensors(await self._model.predict(self._request(tensors)))
         except self._error as error:
             raise _refusal(error) from error
 
-    async def _run_batch(self, requests: list[Tensors]) -> list[Tensors | Exception]:
+    def _run_batch(self, requests: list[Tensors]) -> list[Tensors | Exception]:
+        return finish(self._shared.answer(requests))  # type: ignore[no-any-return]
+
+    async def _run_batch_async(self, requests: list[Tensors]) -> list[Tensors | Exception]:
         return await self._shared.answer(requests)
 
     async def _many(self, requests: Sequence[Tensors], places: Sequence[int]) -> list[Tensors]:
@@ -134,7 +147,7 @@ class MlserverRuntime(Script):
                     name=name,
                     shape=list(array.shape),
                     datatype=tensors.datatypes[name],
-                    data=_elements(array),
+                    data=self._data(array, tensors.datatypes[name]),
                     parameters=None if kind is None else types.Parameters(content_type=kind),
                 )
             )
@@ -146,18 +159,23 @@ class MlserverRuntime(Script):
             outputs=None if wanted is None else [types.RequestOutput(name=name) for name in wanted],
         )
 
+    def _data(self, array: Any, datatype: str) -> Any:
+        """Return the elements of an input: the array of numbers itself for the package's stand-in, and else a list."""
+        if self._holds_arrays and datatype in HELD:
+            return TensorData(None, array=array)
+        return _elements(array)
+
     def _tensors(self, response: Any, *, records: bool = True) -> Tensors:
         """Return the outputs of a response. Raises `TypeError` for anything else."""
-        from geartrain.worker.loading.scripts.mlserver_codecs import array_of
-
         if not isinstance(response, self._types.InferenceResponse):
             raise TypeError(f"predict() has returned {type(response).__name__}: return an InferenceResponse")
         if records:
             _record_all(response)
         found, datatypes = {}, {}
         for each in response.outputs:
-            datatypes[each.name] = str(getattr(each.datatype, "value", each.datatype))
-            found[each.name] = array_of(each)
+            kind = each.datatype
+            datatypes[each.name] = kind if type(kind) is str else str(getattr(kind, "value", kind))
+            found[each.name] = self._array_of(each)
         return Tensors(found, datatypes=datatypes)
 
 
@@ -174,8 +192,40 @@ def _elements(array: Any) -> list[Any]:
 
 def _waits(method: Callable[..., Any]) -> bool:
     """True if a coroutine waits for others, so that several may run at once."""
-    code = getattr(inspect.unwrap(method), "__code__", None)
+    return _has_waits(inspect.unwrap(method))
+
+
+def _has_waits(method: Callable[..., Any]) -> bool:
+    code = getattr(method, "__code__", None)
     return code is not None and any(each.opname in _WAITS for each in dis.get_instructions(code))
+
+
+def _ends_at_once(kind: Any, folder: Path) -> bool:
+    """True if predict() waits for nothing, and neither its file nor one in `folder` has to do with an event loop.
+
+    Such a coroutine runs like a function: without a loop, a short call takes half of the time.
+    """
+    layer = kind.predict
+    while layer is not None:
+        package = getattr(layer, "__globals__", {"__name__": ""})["__name__"].partition(".")[0]
+        if not inspect.iscoroutinefunction(layer) or (package not in _PACKAGES and _has_waits(layer)):
+            return False
+        layer = getattr(layer, "__wrapped__", None)
+    own = {each.__module__ for each in kind.__mro__ if each.__module__.partition(".")[0] not in _PACKAGES}
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        is_beside = folder in file.parents and "site-packages" not in file.parts
+        if (name in own or is_beside) and name != "builtins" and _has_a_loop(file):
+            return False
+    return True
+
+
+def _has_a_loop(file: Path) -> bool:
+    """True for a file that names a package of event loops, or cannot be read as text."""
+    try:
+        return file.suffix != ".py" or _LOOPS.search(file.read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def _refusal(error: Any) -> Exception:

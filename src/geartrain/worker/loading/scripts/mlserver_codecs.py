@@ -18,12 +18,14 @@ import numpy as np
 from geartrain.domain.tensors.tensor import ARRAY_NAMES
 from geartrain.worker import arrays
 from geartrain.worker.loading.scripts.mlserver_types import (
+    HELD,
     InferenceRequest,
     InferenceResponse,
     MLServerError,
     Parameters,
     RequestInput,
     ResponseOutput,
+    TensorData,
     content_type_of,
 )
 
@@ -142,13 +144,17 @@ def elements_of(tensor: Any) -> list[Any]:
 
 
 def _flat(values: Any) -> list[Any]:
-    if not any(isinstance(each, (list, tuple)) for each in values):
+    if not any(issubclass(kind, (list, tuple)) for kind in set(map(type, values))):
         return list(values)
     return [inner for each in values for inner in (_flat(each) if isinstance(each, (list, tuple)) else [each])]
 
 
 def array_of(tensor: Any) -> Any:
-    """Return a tensor as an array; elements of BYTES are texts or bytes."""
+    """Return a tensor as an array, maybe the one that it holds; elements of BYTES are texts or bytes."""
+    held = getattr(tensor.data, "array", None)
+    if held is not None:
+        is_whole = held.shape == tuple(tensor.shape) and tensor.datatype == arrays.datatype_of(held.dtype)
+        return held if is_whole else held.astype(arrays.numpy_type(tensor.datatype)).reshape(tensor.shape)
     elements = elements_of(tensor)
     if tensor.datatype == _BYTES:
         array = np.empty(len(elements), object)
@@ -157,6 +163,16 @@ def array_of(tensor: Any) -> Any:
         return array.reshape(tensor.shape) if fits else array
     values = [math.nan if each is None else each for each in elements]
     return np.array(values, ARRAY_NAMES[tensor.datatype]).reshape(tensor.shape)
+
+
+def _data_of(payload: Any, datatype: str, shape: list[int]) -> Any:
+    """Return the elements of an array: a copy of numbers in the shape of the tensor, a list of others."""
+    if datatype in HELD and type(payload) is np.ndarray:
+        return TensorData(None, array=np.array(payload, arrays.numpy_type(datatype)).reshape(shape))
+    elements = payload.ravel().tolist()
+    if datatype != _BYTES:
+        return elements
+    return [each.encode() if isinstance(each, str) else each for each in elements]
 
 
 def _with_batch(shape: Any) -> list[int]:
@@ -189,14 +205,12 @@ class NumpyCodec(InputCodec):
         datatype = arrays.datatype_of(payload.dtype)
         if not datatype:
             raise CodecError(f"{name}: no datatype has elements of {payload.dtype}")
-        elements = payload.ravel().tolist()
-        if datatype == _BYTES:
-            elements = [each.encode() if isinstance(each, str) else each for each in elements]
+        shape = _with_batch(payload.shape)
         return ResponseOutput(
             name=name,
             datatype=datatype,
-            shape=_with_batch(payload.shape),
-            data=elements,
+            shape=shape,
+            data=_data_of(payload, datatype, shape),
             parameters=Parameters(content_type=cls.ContentType),
         )
 
@@ -204,6 +218,8 @@ class NumpyCodec(InputCodec):
     def decode_input(cls, request_input: Any) -> Any:
         """Return the value of an input."""
         array = array_of(request_input)
+        if getattr(request_input.data, "array", None) is not None:
+            return array.copy()  # the author may change it, and decode the input again
         if array.dtype == object and _is_list_of(array.ravel().tolist(), str):
             return array.astype(str)
         return array

@@ -23,6 +23,7 @@ from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_module
 from geartrain.worker.loading.scripts.finder import after_import, stand_in
 from geartrain.worker.loading.scripts.main_block import arguments_of, chosen, run_main_block
 from geartrain.worker.loading.scripts.script import tell
+from geartrain.worker.loading.scripts.servers import no_servers
 
 NAME: Final = "pytriton"
 _MODULE: Final = "pytriton.triton"
@@ -107,18 +108,12 @@ def load_pytriton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> 
     _prepare(path)
     arguments = arguments_of(choice.options)
     sys.argv = [str(path), *arguments]
-    module, where = load_module(path.name, path.parent)
+    with no_servers():
+        binding, where = _bound(path, arguments, choice.options)
     try:
-        if not _BOUND:
-            run_main_block(module, arguments)
-        if not _BOUND:
-            raise ValueError("it has bound no model: call triton.bind() in the script, or below its __main__")
-        binding: Binding = chosen(_BOUND, choice.options)
         stated = _config(binding)
     except ValueError as error:
         raise LoadError(f"{where}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise blame(error, path.parent, fallback=where) from error
     whole = config.whole_config(stated, binding.model_name)
     model = BoundModel(binding, stated)
     try:
@@ -126,6 +121,22 @@ def load_pytriton(choice: BackendChoice, batching: Mapping[str, Any] | None) -> 
     except (AttributeError, TypeError) as error:
         raise LoadError(f"{where}: {describe_error(error)}") from error
     return runner._replace(platform=NAME)
+
+
+def _bound(path: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> tuple[Binding, str]:
+    """Run a script; return the model that is served, and the name of the script for messages. Raises `LoadError`."""
+    module, where = load_module(path.name, path.parent)
+    try:
+        if not _BOUND:
+            run_main_block(module, arguments)
+        if not _BOUND:
+            raise ValueError("it has bound no model: call triton.bind() in the script, or below its __main__")
+        binding: Binding = chosen(_BOUND, options)
+    except ValueError as error:
+        raise LoadError(f"{where}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise blame(error, path.parent, fallback=where) from error
+    return binding, where
 
 
 def _prepare(path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qsl
 
 from geartrain.authoring.requests import Request
+from geartrain.domain import multipart
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.multipart import MultipartReader, PartHead
 from geartrain.worker.errors import ClientError
 
 
@@ -93,26 +93,6 @@ class FormFile:
         self.body = body
 
 
-class _Fields:
-    """Takes the parts of a form."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[str, bytes | FormFile]] = []
-        self._head = PartHead("")
-        self._data = bytearray()
-
-    def begin_part(self, head: PartHead) -> None:
-        self._head = head
-        self._data = bytearray()
-
-    def add_data(self, data: memoryview) -> None:
-        self._data += data
-
-    def end_part(self) -> None:
-        head, data = self._head, bytes(self._data)
-        self.found.append((head.name, FormFile(head.file_name, head.media_type, data) if head.is_file else data))
-
-
 def read_form(request: Request) -> dict[str, bytes | FormFile]:
     """Read the fields and the files of a `multipart/form-data`, the last of each name. Raises `ClientError`."""
     return dict(read_parts(request))
@@ -120,14 +100,13 @@ def read_form(request: Request) -> dict[str, bytes | FormFile]:
 
 def read_parts(request: Request) -> list[tuple[str, bytes | FormFile]]:
     """Read the fields and the files of a `multipart/form-data` in their order. Raises `ClientError`."""
-    fields = _Fields()
     try:
-        reader = MultipartReader(request.content_type.encode("latin-1", "replace"), fields)
-        reader.feed(bytes(request.body))
-        reader.end()
+        found = multipart.read_parts(bytes(request.body), request.content_type)
     except GeartrainError as error:
         raise ClientError(str(error)) from None
-    return fields.found
+    return [
+        (head.name, FormFile(head.file_name, head.media_type, data) if head.is_file else data) for head, data in found
+    ]
 
 
 def read_fields(request: Request) -> dict[str, str]:

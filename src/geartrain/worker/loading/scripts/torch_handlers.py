@@ -122,13 +122,11 @@ class VisionHandler(BaseHandler):
         return self.image_processing(image)
 
 
-class ImageClassifier(VisionHandler):
-    """Tells the most probable classes of a picture, by their names where index_to_name.json has them."""
-
-    topk = 5
+class _ImageNetHandler(VisionHandler):
+    """Prepares pictures as those of ImageNet."""
 
     def initialize(self, context: Context) -> None:
-        """Load the model; the pictures are prepared as those of ImageNet."""
+        """Load the model."""
         super().initialize(context)
         if self.image_processing is None:
             transforms = importlib.import_module("torchvision.transforms")
@@ -140,6 +138,12 @@ class ImageClassifier(VisionHandler):
                     transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
                 ]
             )
+
+
+class ImageClassifier(_ImageNetHandler):
+    """Tells the most probable classes of a picture, by their names where index_to_name.json has them."""
+
+    topk = 5
 
     def set_max_result_classes(self, topk: int) -> None:
         """Set the number of classes of an answer."""
@@ -153,3 +157,36 @@ class ImageClassifier(VisionHandler):
         """Make an object of probabilities by class for each picture."""
         values, classes = torch.topk(torch.softmax(data, dim=1), min(self.topk, data.shape[1]), dim=1)
         return map_class_to_label(values.tolist(), self.mapping, classes.tolist())
+
+
+class ImageSegmenter(_ImageNetHandler):
+    """Gives for each pixel of a picture the most probable class and its probability."""
+
+    def postprocess(self, data: Any) -> Any:
+        """Make a list of rows of pixels for each picture; each pixel is a pair."""
+        values, classes = torch.max(torch.softmax(data["out"], dim=1), dim=1)
+        return torch.stack([classes.type(values.dtype), values], dim=3).tolist()
+
+
+class ObjectDetector(VisionHandler):
+    """Gives the boxes of the objects in a picture by the names of their classes, with their scores."""
+
+    threshold = 0.5
+
+    def initialize(self, context: Context) -> None:
+        """Load the model; a picture becomes a tensor as it is."""
+        super().initialize(context)
+        if self.image_processing is None:
+            self.image_processing = importlib.import_module("torchvision.transforms").ToTensor()
+
+    def postprocess(self, data: Any) -> Any:
+        """Make a list of the objects above `threshold` for each picture."""
+        return [self._objects(each) for each in data]
+
+    def _objects(self, found: Any) -> list[dict[str, Any]]:
+        is_likely = found["scores"] >= self.threshold
+        labels, boxes, scores = (found[key][is_likely].tolist() for key in ("labels", "boxes", "scores"))
+        return [
+            {**map_class_to_label([[box]], self.mapping, [[label]])[0], "score": score}
+            for label, box, score in zip(labels, boxes, scores, strict=True)
+        ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import importlib.util
+import inspect
 import io
 import itertools
 import json
@@ -34,9 +36,10 @@ from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, TEXT_TYPE, Requ
 from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import torchserve_names as names
 from geartrain.worker.loading.scripts.answers import plain
-from geartrain.worker.loading.scripts.finder import after_import, no_servers, stand_in
+from geartrain.worker.loading.scripts.finder import after_import, stand_in
 from geartrain.worker.loading.scripts.script import FormFile, Place, Script, leaves, read_fields, read_form, tell
 
+_HANDLERS: Final = "ts.torch_handler"
 MANIFEST: Final = "MAR-INF/MANIFEST.json"
 _CONFIG: Final = "model-config.yaml"
 _MOST_FILES: Final = 20_000
@@ -48,6 +51,8 @@ _DEFAULTS: Final = {
     "base_handler": "BaseHandler",
     "vision_handler": "VisionHandler",
     "image_classifier": "ImageClassifier",
+    "image_segmenter": "ImageSegmenter",
+    "object_detector": "ObjectDetector",
 }
 _WEIGHTS: Final = (".pt", ".pth", ".onnx", ".bin", ".safetensors")
 _MOST_PIECES: Final = 256  # of a stream that wait for their way to the client; then the handler waits
@@ -56,6 +61,7 @@ _OUT_OF_MEMORY: Final = "OutOfMemoryError"  # of torch
 _NO_ROOM: Final = 507
 _LEAVING: Final = 10.0  # seconds for a handler whose client has left
 _SENDS: Final = "send_intermediate_predict_response"
+_CRITERIA: Final = "stopping_criteria"
 
 
 class _Archive(NamedTuple):
@@ -87,24 +93,23 @@ class TorchServeHandler(Script):
         archive = _read(path)
         name = Path(archive.handler.partition(":")[0]).name.removesuffix(".py")
         file = path / f"{name}.py"
-        if not file.is_file() and name not in _DEFAULTS:
+        if not file.is_file() and name not in _DEFAULTS and not _is_installed(f"{_HANDLERS}.{name}"):
             raise ValueError(
-                f"the handler {name!r} of the manifest is not in it, and is none of {', '.join(_DEFAULTS)}: the other"
-                " handlers of TorchServe are served with a file of your own that is derived from BaseHandler"
+                f"the handler {name!r} of the manifest is not in it, and is none of {', '.join(_DEFAULTS)}: install"
+                " the package `torchserve` for its other handlers, or add a file that is derived from BaseHandler"
             )
         return Place(file, path)
 
     @classmethod
     def prepare(cls, _place: Place) -> None:
         """Put `ts` in place where it is not installed."""
-        no_servers()
         own = names.__name__
         torch = "geartrain.worker.loading.scripts.torch_handlers"
         plain_modules = ("ts", "ts.context", "ts.utils.util", "ts.handler_utils.timer", "ts.handler_utils.utils")
         more = ("ts.protocol.otf_message_handler", "ts.metrics.metric_type_enum", "ts.metrics.dimension", "ts.service")
         is_missing = stand_in({**dict.fromkeys((*plain_modules, *more), own)})
         if is_missing:
-            stand_in({f"ts.torch_handler.{name}": torch for name in _DEFAULTS})
+            stand_in({f"{_HANDLERS}.{name}": torch for name in _DEFAULTS})
             return
         for module in ("ts.handler_utils.utils", "ts.protocol.otf_message_handler"):
             after_import(module, _send_here)
@@ -114,7 +119,7 @@ class TorchServeHandler(Script):
         """Return the file of the handler, or the module of one of TorchServe's own."""
         if place.file.is_file():
             return super().reference(place)
-        return f"ts.torch_handler.{place.file.stem}", place.folder
+        return f"{_HANDLERS}.{place.file.stem}", place.folder
 
     def __init__(self, module: ModuleType, place: Place, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a module without a handler."""
@@ -151,10 +156,9 @@ class TorchServeHandler(Script):
         try:
             (answer,) = self._call([request])
         except Exception as error:
-            if not isinstance(error, MemoryError) and type(error).__name__ != _OUT_OF_MEMORY:
+            if not _is_out_of_memory(error):
                 raise
-            traceback.print_exc()
-            return _fault(_NO_ROOM, "Out of resources")
+            return _no_room(error)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -214,14 +218,29 @@ class TorchServeHandler(Script):
 
     def _run_stream(self, request: Request) -> Response:
         context = self._begin([request])
+        context.stopping_criteria = None
         pieces = _Pieces(self, context, _data(request)).read()
         try:
             first = next(pieces, b"")  # by then the handler has set the head
         except names.PredictionException as error:
             return _fault(error.error_code, error.message)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            return _no_room(error)
         kind, headers = _head(context, 0)
         content = itertools.chain((first,), pieces)
         return Response(content, kind or TEXT_TYPE, status=context.request_processor[0].status, headers=headers)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == _OUT_OF_MEMORY
+
+
+def _no_room(error: Exception) -> Response:
+    """Make the answer for want of memory."""
+    traceback.print_exception(error)
+    return _fault(_NO_ROOM, "Out of resources")
 
 
 class _Pieces:
@@ -252,6 +271,9 @@ class _Pieces:
         end: tuple[Any, ...]
         try:
             (last,) = self._handler.outputs([self._data], self._context)
+            while not self._is_last(last):
+                self._put(_content(last))
+                (last,) = self._handler.outputs([{}], self._context)  # it knows the request by its id
             end = (_content(last), None)
         except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are read
             end = (error,)
@@ -260,6 +282,11 @@ class _Pieces:
         with contextlib.suppress(ConnectionAbortedError):
             for each in end:
                 self._put(each)
+
+    def _is_last(self, output: Any) -> bool:
+        """True if `context.stopping_criteria` does not want the handler to be called again for the request."""
+        criteria = self._context.stopping_criteria
+        return not criteria or criteria[0](output) is not False
 
     def _put(self, piece: Any) -> None:
         while not self._has_left:
@@ -276,10 +303,19 @@ def _send_here(module: ModuleType) -> None:
 
 
 def _sends(module: ModuleType) -> bool:
-    """True if a module sends pieces of a stream."""
+    """True if a module sends pieces of a stream, or is called again until a request has all of them."""
     try:
-        return _SENDS in Path(module.__dict__.get("__file__") or "").read_text(errors="replace")
+        text = Path(module.__dict__.get("__file__") or "").read_text(errors="replace")
     except OSError:
+        return False
+    return _SENDS in text or _CRITERIA in text
+
+
+def _is_installed(module: str) -> bool:
+    """True if there is such a module in an installed package."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
         return False
 
 
@@ -364,7 +400,7 @@ def _entry(module: ModuleType, function: str, place: Place) -> tuple[Callable[[A
     if callable(found):
         return (lambda context: found(None, context)), found
     own = names.list_classes_from_module(module)
-    if not place.file.is_file():
+    if not own and not place.file.is_file():  # geartrain stands in for the module
         own = [getattr(module, _DEFAULTS[place.file.stem])]
     classes = leaves(each for each in own if callable(getattr(each, "handle", None)))
     if len(classes) != 1:
@@ -374,6 +410,8 @@ def _entry(module: ModuleType, function: str, place: Place) -> tuple[Callable[[A
             " context); keep one"
         )
     handler: Any = classes[0]()
+    if inspect.iscoroutinefunction(handler.handle):
+        raise ValueError(f"{classes[0].__name__}.handle() is async, as TorchServe's handlers of vLLM: it is not served")
     return getattr(handler, "initialize", lambda _context: None), handler.handle
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from geartrain.authoring.scope import current_scope
+from geartrain.domain.sequences import sequence_field
 
 __version__: Final = "0.12.0"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -172,6 +173,9 @@ class Context:
         self.request_ids: dict[int, str] = {}
         self.request_processor: list[RequestProcessor] = []
         self.stopping_criteria: Any = None
+        self.header_key_sequence_id = sequence_field("id")
+        self.header_key_sequence_start = sequence_field("start")
+        self.header_key_sequence_end = sequence_field("end")
         self.send: Callable[[list[Any]], None] | None = None
 
     def get_request_id(self, idx: int = 0) -> str | None:
@@ -188,7 +192,7 @@ class Context:
 
     def get_sequence_id(self, idx: int) -> str:
         """Return the id of the sequence of a request; empty without one."""
-        return str(self.get_request_header(idx, "ts_request_sequence_id") or "")
+        return str(self.get_request_header(idx, self.header_key_sequence_id) or "")
 
     def set_response_content_type(self, idx: int, value: str) -> None:
         """Set the content type of an answer."""

@@ -20,7 +20,7 @@ from geartrain.authoring.requests import BINARY_TYPE, Request, Response
 from geartrain.worker.errors import ClientError
 from geartrain.worker.loading.scripts import web_names
 from geartrain.worker.loading.scripts.answers import answers_errors, response_of
-from geartrain.worker.loading.scripts.finder import no_servers, stand_in_for_web
+from geartrain.worker.loading.scripts.finder import stand_in_for_web
 from geartrain.worker.loading.scripts.script import Place, Script, takes
 
 CONFIG: Final = "config.yaml"
@@ -91,13 +91,11 @@ class TrussModel(Script):
     @classmethod
     def prepare(cls, place: Place) -> None:
         """Set the variables of the configuration, and have its packages imported."""
-        no_servers()
         config = _read_config(place.folder)
         for name, value in (config.get("environment_variables") or {}).items():
             os.environ.setdefault(str(name), str(value))
-        packages = place.folder / str(config.get("bundled_packages_dir", "packages"))
-        if packages.is_dir():
-            sys.path.append(str(packages))
+        packages = [config.get("bundled_packages_dir", "packages"), *(config.get("external_package_dirs") or ())]
+        sys.path += [str(found) for each in packages if (found := (place.folder / str(each)).resolve()).is_dir()]
         stand_in_for_web()
 
     @classmethod
