@@ -50,7 +50,7 @@ def test_reference_shows_predictions_first_and_one_model_unfolded(page: Page) ->
     page.says(".info", "for applications, and for clients of Cog and Replicate")
     page.says(".info", "for clients of Triton, KServe, MLServer and Seldon")
     tags = dict(page.script(OPERATIONS))
-    assert list(tags)[-1] == "server"
+    assert list(tags)[-1] == "this server"
     first, *others = tags.values()
     assert first[0] == "POST /models/broken/predictions"
     assert first[-2:] == ["GET /models/broken/health-check", "GET /models/broken/openapi.json"]

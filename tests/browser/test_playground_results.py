@@ -241,6 +241,23 @@ def test_shares_of_a_run_are_one_set(page: Page, written: Path) -> None:
     page.says(".row-panel", "TEXT 61")
 
 
+def test_output_of_parquet_is_opened_as_the_page_says(page: Page, written: Path) -> None:
+    run_batch(written, "shout", "texts.jsonl", "-o", "parts", "--keep", "id,text", "--part-rows", "50")
+    parts = sorted((written / "parts").glob("*.parquet"))
+    assert len(parts) == 3
+    choose(page, *parts)
+    page.says(".results-view > .fault", "Parquet and Arrow cannot be opened here")
+    code = page.text(".results-view > .fault").partition("of a folder: ")[2].replace("OUT", "parts")
+    subprocess.run([sys.executable, "-c", f"import pandas; {code}"], cwd=written, check=True, timeout=PATIENCE)
+    choose(page, written / "rows.jsonl")
+    wait_rows(page, 120)
+    assert tiles(page)["Errors"] == "12"
+    page.find("input[type=search]").send_keys("id-61")
+    page.until(lambda: numbers(page) == ["61"], "a row by a column that was kept")
+    page.click(".row-open")
+    page.says(".row-panel", "TEXT 61")
+
+
 DROP = """
 const transfer = new DataTransfer();
 transfer.items.add(new File([arguments[0]], "dropped.jsonl"));

@@ -15,11 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis import json_limits
+from geartrain.apis.timestamps import timestamp
 from geartrain.domain.errors import MISSING, Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import Page, Row
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction, WebhookEvent, json_array, json_array_parts
-from geartrain.domain.rendering import LONGEST_ERROR, MAX_SHOWN_CHARACTERS, clip, json_fault, timestamp
+from geartrain.domain.predictions.prediction import CallRecord, Prediction, WebhookEvent, json_array, json_array_parts
+from geartrain.domain.rendering import LONGEST_ERROR, MAX_SHOWN_CHARACTERS, clip, json_fault
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.domain.versions import COG_VERSION
 
@@ -318,6 +319,59 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: Buffer | None)
             status=prediction.status,
         )
     )
+
+
+class CallBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of the calls of other models that were made for a prediction; empty fields are left out."""
+
+    id: str = ""
+    parent: str
+    model: str
+    version: str = ""
+    depth: int
+    status: Status
+    created_at: str
+    started_at: str = ""
+    completed_at: str = ""
+    error: str = ""
+    shared: int = 1
+
+
+def encode_calls(prediction: Prediction) -> bytes:
+    """Return the calls that were made for a prediction, each before its own ones, with the prediction's moments."""
+    calls = prediction.calls
+    found: dict[str, Any] = {
+        "id": prediction.id,
+        "model": prediction.record.model,
+        "status": prediction.status,
+        "created_at": timestamp(prediction.record.admitted),
+        "started_at": _moment(prediction.started_at),
+        "completed_at": _moment(prediction.completed_at),
+        "calls": [] if calls is None else [_call_body(record, prediction.id) for record in calls.in_tree_order()],
+        "left_out": 0 if calls is None else calls.left_out,
+    }
+    return _encode({name: value for name, value in found.items() if value != ""})
+
+
+def _call_body(record: CallRecord, outermost: str) -> CallBody:
+    status, started = record.now()
+    return CallBody(
+        id=record.id,
+        parent=record.parent or outermost,
+        model=record.model,
+        version=record.version,
+        depth=record.depth,
+        status=status,
+        created_at=timestamp(record.created),
+        started_at=_moment(started),
+        completed_at=_moment(record.completed),
+        error=record.error,
+        shared=record.shared,
+    )
+
+
+def _moment(seconds: float | None) -> str:
+    return timestamp(seconds) if seconds else ""
 
 
 def encode_error(error: GeartrainError) -> bytes:

@@ -16,8 +16,8 @@ from geartrain.domain.predictions.calls import nothing
 from geartrain.domain.signature.types import OutputMode
 from geartrain.domain.tensors.tensor import Buffer, Tensor, unpack
 from geartrain.ipc.framing import INLINE_LIMIT, FrameError, frame
-from geartrain.ipc.memory import HEADER, WORTHWHILE, Region, lease_of
-from geartrain.ipc.messages import Handle, InFile, Inline, ModelAnswer, ModelCall, Payload, encode
+from geartrain.ipc.memory import HEADER, WORTHWHILE, Region, give_room, lease_of
+from geartrain.ipc.messages import Handle, InFile, Inline, ModelAnswer, ModelCall, ModelRunEnd, Payload, encode
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 
 Read = Callable[[Handle], Buffer]
@@ -33,7 +33,9 @@ class WorkerModelCall:
         "_forget",
         "_held",
         "_is_over",
+        "_lies_at",
         "_may_share",
+        "_may_stay",
         "_new_file",
         "_number",
         "_socket",
@@ -73,15 +75,30 @@ class WorkerModelCall:
         self._may_share = may_share
         self._forget = forget
         self.place = (message.slot, message.serial)  # of the call that makes it
-        self._held: tuple[Buffer, Region] | None = None  # an output in memory that the worker is about to read
+        self._held: tuple[Buffer, Region] | None = None  # an output in memory that the worker reads
+        self._lies_at: Handle | None = None  # the place of that
+        self._may_stay = False  # the worker may keep it there
         self._unsent: deque[tuple[ModelAnswer, Buffer]] = deque()  # behind an output that is being written to a file
         self._writing: asyncio.Task[None] | None = None
         self._is_over = False
 
     @property
     def is_held(self) -> bool:
-        """True if it has ended and only its output is still to be read."""
+        """True if it has ended and only its output is still being read."""
         return self._held is not None
+
+    @property
+    def output(self) -> Buffer | None:
+        """The output in memory that the worker reads."""
+        return None if self._held is None else self._held[0]
+
+    def held(self, place: Handle) -> Buffer | None:
+        """Return a part of the output that the worker reads; None if that is at another place."""
+        lying, held = self._lies_at, self._held
+        if held is None or lying is None or lying.path != place.path:
+            return None
+        begin = place.offset - lying.offset
+        return held[0][begin : begin + place.size] if 0 <= begin <= lying.size - place.size else None
 
     def give(self, output: Buffer, *, packed: bool, record: bool, files: tuple[str, ...]) -> None:
         """Send an output of a stream."""
@@ -121,7 +138,7 @@ class WorkerModelCall:
         else:
             payload = self._place(output, is_last=bool(answer.mode))
         if self._writing is None and (payload is not None or not output):
-            self._send(msgspec.structs.replace(answer, output=payload))
+            self._send(msgspec.structs.replace(answer, output=payload, may_stay=self._may_stay))
             return
         self._unsent.append((answer, output))
         if self._writing is None:
@@ -132,9 +149,11 @@ class WorkerModelCall:
         if is_last and self._may_share and len(output) > WORTHWHILE:
             shared = share(output)
             if shared is not None:
-                place, region = shared
+                self._lies_at, region = shared
                 self._held = output, region
-                return place
+                lease = lease_of(output)
+                self._may_stay = lease is not None and lease.hold is not None and lease.hold()
+                return self._lies_at
         return Inline(bytes(output)) if len(output) <= INLINE_LIMIT else None
 
     async def _write(self) -> None:
@@ -221,11 +240,19 @@ class WorkerModelCalls:
         if call is not None:
             call.release()
 
-    def end_run(self, slot: int, serial: int) -> None:
-        """Let go of the outputs that the code of a run, which is over, has never read."""
+    def end_run(self, message: ModelRunEnd) -> None:
+        """Let go of the outputs that the code of a run has read, or never will: the worker is done with it."""
         for number, call in [*self._running.items()]:
-            if call.is_held and call.place == (slot, serial):
+            if call.is_held and call.place == (message.slot, message.serial) and number not in message.kept:
                 self.end(number)
+
+    def held(self, place: Handle) -> Buffer | None:
+        """Return an answer to the worker, or a part of one, that it passes on; None if there is none at this place."""
+        for call in self._running.values():
+            found = call.held(place)
+            if found is not None:
+                return found
+        return None
 
     def close(self) -> None:
         """End all calls: the worker is gone."""
@@ -246,6 +273,8 @@ class WorkerModelCalls:
         self, message: ModelCall, data: Buffer, tell: Callable[[WorkerModelCall], None], *, may_share: bool
     ) -> None:
         json, tensors = (bytes(data), None) if not message.packed else _unpacked(data)
+        if message.passed is not None:
+            tensors = self._passed(message.passed, tensors)
         call = self._running[message.number] = WorkerModelCall(
             message,
             json,
@@ -256,6 +285,16 @@ class WorkerModelCalls:
             forget=self._forget,
         )
         tell(call)
+
+    def _passed(self, place: Handle, tensors: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+        """Return the only tensor of an input, with contents that have been answered before. Raises `FrameError`."""
+        for call in self._running.values():
+            contents = call.held(place)
+            if contents is not None and call.output is not None and tensors is not None and len(tensors) == 1:
+                give_room(call.output)
+                return (msgspec.structs.replace(tensors[0], data=contents),)
+        msg = "the input of a model is said to be an output of another one, and there is none"
+        raise FrameError(msg)
 
     def _forget(self, number: int) -> None:
         self._running.pop(number, None)

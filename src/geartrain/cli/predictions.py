@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,6 +25,7 @@ app = CommandApp(
 
 _TIMEOUT: Final = 30.0  # seconds
 _HEADER: Final = ("ID", "STATUS", "CREATED", "COMPLETED", "ATTEMPTS", "ERROR")
+_CALLS_HEADER: Final = ("MODEL", "STATUS", "AFTER", "TIME", "ERROR")
 _LONGEST_ERROR: Final = 60
 
 Url = Annotated[
@@ -84,9 +87,7 @@ def list_(
     if len(bases) > 1:
         names = ["MODEL", *(name for name, _ in found[:limit])]
         rows = [(name, *row) for name, row in zip(names, rows, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+    _echo_table(rows)
     if len(bases) > 1 and (len(found) > limit or any(page["next"] for page in pages.values())):
         typer.echo("There are more: --limit N, or --model NAME", err=True)
     elif len(bases) == 1 and pages[next(iter(bases))]["next"]:
@@ -95,9 +96,17 @@ def list_(
 
 @app.command("show", examples=("geartrain predictions show http://127.0.0.1:5000 job1",))
 def show(url: Url, prediction_id: Id, *, model: Model = None, key: Key = None) -> None:
-    """Print how a prediction stands, as JSON."""
-    found = _ask_each("GET", url, _path(prediction_id), model=model, key=key)
+    """Print how a prediction stands, as JSON, and a table of its calls of models."""
+    base, found = _ask_each("GET", url, _path(prediction_id), model=model, key=key)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    try:
+        calls = _answer_of("GET", f"{base}/{_path(prediction_id)}/calls", key)
+    except _RefusedError:  # an older server has none, and no server those of a run that it cannot reach
+        return
+    if calls["calls"]:
+        _echo_table([_CALLS_HEADER, *(_call_row(call, calls["created_at"]) for call in calls["calls"])], err=True)
+    if calls["left_out"]:
+        typer.echo(f"and {calls['left_out']} more", err=True)
 
 
 @app.command("cancel", examples=("geartrain predictions cancel http://127.0.0.1:5000 job1",))
@@ -105,6 +114,12 @@ def cancel(url: Url, prediction_id: Id, *, model: Model = None, key: Key = None)
     """Cancel a prediction that has not ended."""
     _ask_each("POST", url, f"{_path(prediction_id)}/cancel", model=model, key=key)
     typer.echo(f"Canceling '{prediction_id}'.", err=True)
+
+
+def _echo_table(rows: Sequence[tuple[str, ...]], *, err: bool = False) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip(), err=err)
 
 
 def _given(name: str, value: str | None) -> list[tuple[str, str]]:
@@ -135,16 +150,19 @@ def _path(prediction_id: str) -> str:
     return f"predictions/{quote(prediction_id, safe='')}"
 
 
-def _ask_each(method: str, url: str, path: str, *, model: str | None, key: str | None) -> Any:
-    """Ask each of the models for a prediction until one has it; end the command if none does."""
+def _ask_each(method: str, url: str, path: str, *, model: str | None, key: str | None) -> tuple[str, Any]:
+    """Ask each of the models for a prediction until one has it; end the command if none does.
+
+    Returns the address of the model, and its answer.
+    """
     *others, last = _bases(url, model, key).values()
     for base in others:
         try:
-            return _answer_of(method, f"{base}/{path}", key)
+            return base, _answer_of(method, f"{base}/{path}", key)
         except _RefusedError as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 fail(str(refused))
-    return _ask(method, f"{last}/{path}", key)
+    return last, _ask(method, f"{last}/{path}", key)
 
 
 class _RefusedError(Exception):
@@ -192,12 +210,26 @@ def _reason(status: int, body: bytes) -> str:
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    error = " ".join(entry.get("error", "").split())
     return (
         entry["id"],
         entry["status"],
         entry["created_at"][:19],
         entry.get("completed_at", "-")[:19],
         str(entry.get("attempts", 1)),
-        error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…",
+        _short_error(entry),
     )
+
+
+def _call_row(call: dict[str, Any], begin: str) -> tuple[str, ...]:
+    """Return the row of a call of a model, indented by its depth, with its begin in seconds after `begin`."""
+    created = datetime.fromisoformat(call["created_at"])
+    after = (created - datetime.fromisoformat(begin)).total_seconds()
+    ended = call.get("completed_at")
+    time = "-" if ended is None else f"{(datetime.fromisoformat(ended) - created).total_seconds():.3f} s"
+    status = f"{call['status']}, for {call['shared']}" if "shared" in call else call["status"]
+    return "  " * (call["depth"] - 1) + call["model"], status, f"{after:.3f} s", time, _short_error(call)
+
+
+def _short_error(entry: dict[str, Any]) -> str:
+    error = " ".join(entry.get("error", "").split())
+    return error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…"

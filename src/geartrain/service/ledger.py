@@ -198,7 +198,10 @@ class BatchesPort(Protocol):
         """Return a complete file, None if there is none or it has expired. `is_used`: also one that has expired."""
 
     async def list_files(self, selection: Selection) -> tuple[StoredFile, ...]:
-        """Return complete files that have not expired; none if the id that the selection begins behind is unknown."""
+        """Return complete files that have not expired, but for those of batches of messages.
+
+        None if the id that the selection begins behind is unknown.
+        """
 
     async def remove_file(self, file_id: str) -> FileRemoval:
         """Remove a file and its content, unless a batch that has not ended reads it."""
@@ -216,10 +219,16 @@ class BatchesPort(Protocol):
         """Return a batch, None if there is none."""
 
     async def list_batches(self, selection: Selection) -> tuple[Batch, ...]:
-        """Return batches, the newest first; none if the id that the selection begins behind is unknown."""
+        """Return batches of one API, the newest first unless the selection is ascending.
+
+        None if the id that the selection begins behind is unknown.
+        """
 
     async def cancel_batch(self, batch_id: str, principal: Principal, *, at: float) -> Batch | None:
         """Ask for the end of a batch, unless it has ended. Returns it as it is then; None if there is none to see."""
+
+    async def remove_batch(self, batch_id: str) -> bool:
+        """Remove a batch with its requests and answers; False if there is none that has ended."""
 
     async def take_batches(self, owner: str, *, limit: int) -> tuple[Batch, ...]:
         """Make a replica whose lease runs the owner of batches that have no owner whose lease runs, the oldest first.

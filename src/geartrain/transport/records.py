@@ -22,6 +22,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
     NOTHING_SENT,
+    ForwardedFields,
     RequestContext,
     SentIds,
     new_context,
@@ -30,7 +31,7 @@ from geartrain.domain.predictions.request_context import (
 )
 from geartrain.domain.predictions.tracing import Value
 from geartrain.transport.errors import GrpcStatus
-from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
+from geartrain.transport.wire.exchange import Fields, Head, Headers, NewRecord, Responder
 
 LEFT: Final = 499
 """In place of a status, where the client has left before its answer was complete. Other servers say so, too."""
@@ -83,6 +84,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         context: its ids.
         id_lines: these as header fields of the answer, as lines of HTTP/1.1.
         prediction: the record of the one that it has asked for.
+        headers: the fields of its head, until the answer is complete: a log may hold the record for longer.
         received: bytes of the body so far.
         sent: bytes of the body of the answer so far.
         requests: their number, if it is a stream of gRPC.
@@ -102,6 +104,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     context: RequestContext
     id_lines: bytes
     prediction: PredictionRecord
+    headers: Headers = ()
     received: int = 0
     sent: int = 0
     requests: int = 0
@@ -112,6 +115,13 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     outcome: Status = Status.STARTING
     error: str = ""
     attributes: dict[str, Value] | None = None
+
+    def context_for(self, forwarded: ForwardedFields | None) -> RequestContext:
+        """Return its ids, with the header fields that are parameters of a model's runs."""
+        if forwarded is None:
+            return self.context
+        is_grpc = self.origin.protocol == "grpc"
+        return msgspec.structs.replace(self.context, fields=forwarded.of(self.headers, is_grpc=is_grpc))
 
     @property
     def has_failed(self) -> bool:
@@ -143,6 +153,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     def end(self, status: int, trailers: Fields = ()) -> None:
         """Tell of the request: its answer is complete."""
         self.ended = time()
+        self.headers = ()
         self.status = status
         self.outcome = self.prediction.outcome
         if trailers:
@@ -175,11 +186,12 @@ class RequestRecords:
             ids_of(head),
         )
         observer, sent, protocol, shows_logs = self._observer, origin.sent, origin.protocol, notes.shows_logs
+        headers = head.headers
         if sent is not NOTHING_SENT:
 
             def continue_record(peer: str) -> RequestRecord:
                 context = new_context(sent, protocol, shows_logs=shows_logs)
-                return RequestRecord(observer, origin, peer, time(), context, id_lines(context), NO_PREDICTION)
+                return RequestRecord(observer, origin, peer, time(), context, id_lines(context), NO_PREDICTION, headers)
 
             return continue_record
         made = self._made[protocol]
@@ -193,7 +205,7 @@ class RequestRecords:
                     ]
                 )
             context, lines = made.pop()
-            return RequestRecord(observer, origin, peer, time(), context, lines, NO_PREDICTION)
+            return RequestRecord(observer, origin, peer, time(), context, lines, NO_PREDICTION, headers)
 
         return new_record
 

@@ -55,6 +55,10 @@ class ReportedError(ValueError):
     """The author's line that it is about, if that is known."""
 
 
+class ChatTemplateError(ReportedError):
+    """A chat template that gives no prompt, through no fault of the client."""
+
+
 class ClientError(ReportedError):
     """A request that its client has to change: the message is for the client, without a name of a class."""
 

@@ -36,6 +36,10 @@ WebhookEvent = Literal["start", "output", "logs", "completed"]
 
 EVERY_EVENT: Final[frozenset[WebhookEvent]] = frozenset({"start", "output", "logs", "completed"})
 _to_processing = TO_STATUS[Status.PROCESSING]
+MAX_CALLS: Final = 256
+"""Calls of models that a prediction has records of; further ones are counted."""
+MAX_CALL_TEXT: Final = 1_000
+"""Characters of the error of such a record, and of its model's name."""
 CLIENT_LEFT: Final = "Its client left before the end."
 """The error of a prediction that was canceled only because no client held it any more. Its id is free."""
 
@@ -46,6 +50,8 @@ _RELEASED = Released()
 _LARGE: Final = 4_096  # bytes of an item that is worth a part of its own
 _GROUP: Final = 1_024  # items that are joined at a time
 _CHUNK: Final = 120  # bytes of memory of a chunk beside its text: the object, its event, its places in two lists
+_RECORD: Final = 400  # bytes of memory of the record of a call beside its texts
+_WIDEST: Final = 4  # bytes of a character
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 
 
@@ -117,12 +123,14 @@ class Prediction:
     `single_output` is that of a run that has succeeded and gives no list.
     `predict_time` is the run alone, in seconds: without the wait for a slot, the fetch of input files and the delivery
     of output files; 0 without a run. `record` is what is counted and logged of it.
-    `principal` is the name of the client that it belongs to; empty on a server without keys.
+    `principal` is the name of the client that it belongs to; empty on a server without keys. `calls` are those of other
+    models that were made for it, None before the first.
     """
 
     __slots__ = (
         "_is_list",
         "_kept_size",
+        "calls",
         "chunks",
         "completed_at",
         "created_at",
@@ -155,6 +163,7 @@ class Prediction:
         self.error_code: Code | None = None  # reason of a failure outside the run
         self.single_output: Buffer | None = None
         self._is_list = False  # the output is the list of the chunks
+        self.calls: CallRecords | None = None
         self._kept_size = 0  # bytes, once they have been counted
         self.chunks: list[Buffer] = []
         self.printed = _NOTHING_PRINTED
@@ -189,6 +198,8 @@ class Prediction:
             size += sys.getsizeof(self.error)
         if self.metrics:
             size += size_of_value(self.metrics)
+        if self.calls is not None:
+            size += self.calls.memory
         size += self.log.memory
         if self.is_terminal:
             self._kept_size = size
@@ -276,6 +287,7 @@ class Prediction:
         draft = Prediction(self.record, self.input, self.created_at)
         draft.status, draft.started_at = self.status, self.started_at
         draft.chunks = [*self.chunks]
+        draft.calls = self.calls
         draft.printed, draft.metrics = self.printed, self.metrics  # the end changes neither
         draft.log = self.log.copy()
         return draft
@@ -287,6 +299,7 @@ class Prediction:
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
         self.single_output, self._is_list = draft.single_output, draft._is_list
+        self.calls = draft.calls
         self.error, self.error_code = draft.error, draft.error_code
         self.status = TO_STATUS[draft.status](self.status)
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
@@ -295,7 +308,8 @@ class Prediction:
     def answer(self) -> Answer:
         """Return the answer of a prediction that has succeeded, in memory of its own."""
         chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
-        return Answer(chunks, self.single_output is not None, self._is_list, copy.deepcopy(self.metrics))
+        metrics = copy.deepcopy(self.metrics) if self.metrics else {}
+        return Answer(chunks, self.single_output is not None, self._is_list, metrics)
 
     @classmethod
     def of_answer(cls, packed: Answer) -> Prediction:
@@ -314,6 +328,7 @@ class Prediction:
         for chunk in other.chunks[len(self.chunks) :]:
             self.add_output(chunk)
         self.single_output, self._is_list = other.single_output, other._is_list
+        self.calls = other.calls
         self.error, self.error_code = other.error, other.error_code
         self._complete(other.status, at, other.predict_time or 0.0)
 
@@ -332,6 +347,109 @@ class Prediction:
             predict_time = 0.0 if self.started_at is None else max(0.0, at - self.started_at)
         self.predict_time = predict_time
         self.log.end(_COMPLETED[status])
+
+
+class CallRecord(msgspec.Struct, eq=False):
+    """Record of one call. Moments are in seconds since the epoch, 0 until they come.
+
+    Attributes:
+        parent: the id of the prediction that made the call; empty for the outermost one.
+        model: the name of the called model.
+        depth: 1 for a call by the outermost prediction.
+        created: begin of the call.
+        prediction: the prediction that was made for it, until its end.
+        id: of that prediction; empty without one.
+        version: of the model; empty without a prediction.
+        started: begin of its run.
+        completed: its end.
+        status: its state, once it has ended.
+        error: the reason of a failure, cut to `MAX_CALL_TEXT`.
+        shared: the number of predictions in the batch whose run made the call; 1 without a batch.
+    """
+
+    parent: str
+    model: str
+    depth: int
+    created: float
+    prediction: Prediction | None = None
+    id: str = ""
+    version: str = ""
+    started: float = 0.0
+    completed: float = 0.0
+    status: Status = Status.STARTING
+    error: str = ""
+    shared: int = 1
+
+    def follow(self, prediction: Prediction) -> None:
+        """Take id and version of the prediction that was made for the call."""
+        self.prediction, self.id, self.version = prediction, prediction.id, prediction.record.version
+
+    def end(self, status: Status, error: str, at: float) -> None:
+        """Note the end of the call."""
+        prediction, self.prediction = self.prediction, None
+        if prediction is not None:
+            self.started = prediction.started_at or 0.0
+        self.status, self.error, self.completed = status, error[:MAX_CALL_TEXT], at
+
+    def now(self) -> tuple[Status, float]:
+        """Return the present state and the begin of the run, also of a call that goes on."""
+        if self.prediction is None:
+            return self.status, self.started
+        return self.prediction.status, self.prediction.started_at or 0.0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes at most; a call that goes on may still get an error."""
+        error = sys.getsizeof(self.error) if self.completed else _WIDEST * MAX_CALL_TEXT
+        return _RECORD + sys.getsizeof(self.model) + error
+
+
+class CallRecords:
+    """The first calls that were made for a prediction, by itself and by the models that it calls.
+
+    Attributes:
+        records: in the order in which the calls began.
+        left_out: the number of calls beyond `MAX_CALLS`.
+    """
+
+    __slots__ = ("left_out", "records")
+
+    def __init__(self) -> None:
+        self.records: list[CallRecord] = []
+        self.left_out = 0
+
+    def add(self, record: CallRecord) -> bool:
+        """Add a call; return False for one that is only counted."""
+        if len(self.records) >= MAX_CALLS:
+            self.left_out += 1
+            return False
+        self.records.append(record)
+        return True
+
+    def copy(self) -> CallRecords:
+        """Return a list of the same records that gets no further ones."""
+        copy = CallRecords()
+        copy.records, copy.left_out = [*self.records], self.left_out
+        return copy
+
+    def in_tree_order(self) -> list[CallRecord]:
+        """Return the records so that each call is followed by those that were made for it."""
+        made: dict[str, list[CallRecord]] = {}
+        for record in self.records:
+            made.setdefault(record.parent, []).append(record)
+        found: list[CallRecord] = []
+        rest = made.pop("", [])[::-1]
+        while rest:
+            record = rest.pop()
+            found.append(record)
+            if record.id:
+                rest += made.pop(record.id, [])[::-1]
+        return found
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that they take at most."""
+        return sum(record.memory for record in self.records)
 
 
 def json_array_parts(items: Sequence[Buffer], count: int | None = None) -> list[Buffer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from os import urandom
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ _TRACEPARENT: Final = re.compile(
 )
 _TRACESTATE: Final = re.compile(rb"[ -~\t]{1,%d}" % _MAX_TRACESTATE)
 _FIRST_VERSION: Final = b"00"
+_CREDENTIALS: Final = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +37,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
             `system` is every request that runs no model; `none` is no request at all.
         cache: the wish of the client about kept answers.
         shows_logs: true if the answers of the protocol have a place for the prints of a run.
+        fields: header fields that are parameters of the run, with names in lower case.
     """
 
     request_id: str
@@ -44,6 +46,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     protocol: str = "none"
     shows_logs: bool = True
     cache: CacheControl = ""
+    fields: tuple[tuple[str, str], ...] = ()
 
     @property
     def trace_id(self) -> str:
@@ -60,6 +63,24 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 
 NO_REQUEST: Final = RequestContext("", "")
 """Of a prediction that no request asks for, such as one of the command line."""
+
+
+class ForwardedFields(NamedTuple):
+    """The header fields that are parameters of a model's runs: a pattern for names, over HTTP and over gRPC.
+
+    Names are in lower case, and case does not count. Those of credentials match none.
+    """
+
+    http: re.Pattern[str] | None = None
+    grpc: re.Pattern[str] | None = None
+
+    def of(self, headers: Sequence[tuple[bytes, bytes]], *, is_grpc: bool) -> tuple[tuple[str, str], ...]:
+        """Return the fields whose names match in some part; of a name that comes twice, both."""
+        pattern = self.grpc if is_grpc else self.http
+        if pattern is None:
+            return ()
+        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        return tuple(each for each in decoded if each[0] not in _CREDENTIALS and pattern.search(each[0]))
 
 
 class SentIds(msgspec.Struct, frozen=True, gc=False):

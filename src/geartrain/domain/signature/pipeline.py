@@ -13,6 +13,7 @@ import msgspec
 
 from geartrain.domain.signature.tensor_view import OUTPUT, TensorView, view_of
 from geartrain.domain.signature.types import (
+    FILE_KINDS,
     NOTHING_DECLARED,
     Declared,
     DeclaredTensor,
@@ -486,7 +487,6 @@ def find_cycle(nodes: Iterable[NodeT], edges: Callable[[NodeT], Iterable[NodeT]]
 # types
 
 
-_FILES: Final = frozenset({"path", "file"})
 _TEXTS: Final = frozenset({"string", "secret"})
 _CHECKED_LATER: Final = frozenset({"object", "opaque", "union", "record"})
 
@@ -514,8 +514,8 @@ def _fits(kind: TypeSpec, wanted: TypeSpec) -> bool:
         return _fits(kind.items, wanted.items)
     if kind.kind in _CHECKED_LATER or wanted.kind in _CHECKED_LATER or kind.anything or wanted.anything:
         return True
-    if wanted.kind in _FILES:
-        return kind.kind in _FILES or kind.kind in _TEXTS  # a text that is a URL
+    if wanted.kind in FILE_KINDS:
+        return kind.kind in FILE_KINDS or kind.kind in _TEXTS  # a text that is a URL
     if kind.kind in _TEXTS:
         return wanted.kind in _TEXTS
     return kind.kind == wanted.kind or (kind.kind, wanted.kind) == ("integer", "number")

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
-from geartrain.domain.signature.types import DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
     ARRAY_NAMES,
     SIZES,
@@ -47,7 +47,6 @@ OUTPUT: Final = "output"  # the name of an output without one
 
 _NUMBERS: Final = {"integer": ("INT64", "q"), "number": ("FP64", "d"), "boolean": ("BOOL", "?")}
 _TEXTS: Final = frozenset({"string", "secret", "path", "file"})
-_FILES: Final = frozenset({"path", "file"})
 _URLS: Final = ("data:", "http:", "https:")
 _NO_INPUT: Final = b"{}"
 _MOST_SIZES: Final = 256
@@ -360,7 +359,7 @@ def _element(kind: TypeSpec) -> _Element:
     if kind.kind in _NUMBERS:
         datatype, code = _NUMBERS[kind.kind]
         return _Element(datatype, lambda _, tensor: _read_numbers(code, tensor), lambda v: _write_numbers(code, v))
-    if kind.kind in _FILES:
+    if kind.kind in FILE_KINDS:
         return _Element("BYTES", _read_files, _write_texts)
     if kind.kind in _TEXTS:
         return _Element("BYTES", _read_texts, _write_texts)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from geartrain.domain.rendering import render
-from geartrain.domain.signature.types import InputField, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, InputField, TypeSpec
 
 TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 
-_FILE_KINDS: Final = frozenset({"path", "file"})
 _KIND_NAMES: Final = {
     "path": "a file",
     "file": "a file",
@@ -73,16 +72,6 @@ def encode_values(values: dict[str, Any]) -> bytes:
         raise ValueError("the input holds a number that JSON cannot carry") from None
 
 
-def takes_file(spec: TypeSpec) -> bool:
-    """True if one file can be a value of this type."""
-    return spec.kind in _FILE_KINDS or any(takes_file(member) for member in spec.members)
-
-
-def takes_files(spec: TypeSpec) -> bool:
-    """True if a list of files can be a value of this type."""
-    return spec.kind == "array" and spec.items is not None and takes_file(spec.items)
-
-
 class TextReader:
     """Turns the texts of an input into its value.
 
@@ -124,7 +113,7 @@ class TextReader:
 
     def _json_list(self, text: str, items: TypeSpec) -> list[Any] | None:
         """Return the list that one text is as a whole; None when it is a single element."""
-        if items.kind not in _FILE_KINDS:  # the text of a file is not its content
+        if items.kind not in FILE_KINDS:  # the text of a file is not its content
             text = self._read(text)
         if not text.lstrip().startswith("["):
             return None
@@ -139,7 +128,7 @@ class TextReader:
         return value
 
     def _scalar(self, spec: TypeSpec, text: str) -> Any:
-        if spec.kind in _FILE_KINDS:
+        if spec.kind in FILE_KINDS:
             return self._read_file(text)
         if spec.kind == "array":
             return self._array(spec, (self._read(text),))

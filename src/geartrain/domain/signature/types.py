@@ -35,6 +35,10 @@ Form = Literal["", "body", "response", "tensors", "any"]
 Contract = Literal["", "request", "tensors", "any"]
 
 
+FILE_KINDS: Final = frozenset({"path", "file"})
+"""Kinds of values that are files."""
+
+
 class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One type of the signature's small language; a tree for arrays, unions and records."""
 
@@ -114,6 +118,7 @@ class OpenAISettings(msgspec.Struct, frozen=True):
         fields: the inputs that parameters fill, by the names of the parameters.
         aliases: other names of the model.
         refuses: True if parameters are refused that the model has no input for.
+        chat_template: the file of its chat template, in its folder; empty for the one that the model has.
         matryoshka: True if the first numbers of a vector are a vector of their own, so that `dimensions` may cut it.
     """
 
@@ -121,6 +126,7 @@ class OpenAISettings(msgspec.Struct, frozen=True):
     fields: Mapping[str, str] = {}
     aliases: tuple[str, ...] = ()
     refuses: bool = False
+    chat_template: str = ""
     matryoshka: bool = False
 
 
@@ -188,6 +194,16 @@ ANY_ANSWER: Final = TypeSpec("object", form="any", anything=True)
 def nested_array(kind: TypeSpec) -> NestedArray:
     """Return the form of the nested arrays of a tensor of this type."""
     return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)
+
+
+def takes_file(spec: TypeSpec) -> bool:
+    """True if one file can be a value of this type."""
+    return spec.kind in FILE_KINDS or any(takes_file(member) for member in spec.members)
+
+
+def takes_files(spec: TypeSpec) -> bool:
+    """True if a list of files can be a value of this type."""
+    return spec.kind == "array" and spec.items is not None and takes_file(spec.items)
 
 
 class DeclaredTensor(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

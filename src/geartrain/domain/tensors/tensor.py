@@ -318,26 +318,29 @@ _decode = lru_cache(maxsize=256)(msgspec.msgpack.Decoder(_Header).decode)
 
 
 @lru_cache(maxsize=256)  # most pieces of a model differ in nothing but the contents
-def _layout(json_size: int, tensors: tuple[_Sized, ...]) -> _Layout:
+def _layout(json_size: int, tensors: tuple[_Sized, ...], room: int = 0) -> _Layout:
     # Room for the header: each place is at most so long, and where the data begins depends on it.
     names = sum([4 * len(name) + 9 * len(shape) for name, _, shape, _ in tensors])
     at = _LENGTH + 32 + 48 * len(tensors) + names
-    position = at + json_size
+    position = at + json_size + room
     places: list[_Place] = []
     gaps: list[bytes] = []
     for name, datatype, shape, size in tensors:
         offset = -(-position // _ALIGNMENT) * _ALIGNMENT
         places.append(_Place(name, datatype, shape, offset, size))
-        gaps.append(bytes(offset - position))
-        position = offset + size
+        gaps.append(bytes(offset - position + room))
+        position, room = offset + size, 0
     header = _encode(_Header(json_size, tuple(places), at))
     return _Layout((len(header).to_bytes(_LENGTH, "little") + header).ljust(at, b"\0"), tuple(gaps))
 
 
-def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
-    """Return the parts of a packed piece, to be written one after the other: no contents are copied here."""
+def pack(json: bytes, tensors: Sequence[Tensor], *, room: int = 0) -> list[Buffer]:
+    """Return the parts of a packed piece, to be written one after the other: no contents are copied here.
+
+    So many bytes of `room` before the contents of the first tensor mean nothing.
+    """
     sized = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in tensors])
-    head, gaps = _layout(len(json), sized)
+    head, gaps = _layout(len(json), sized, room)
     if len(gaps) == 1:
         return [b"%b%b%b" % (head, json, gaps[0]), tensors[0].data]
     parts: list[Buffer] = [head + json]
@@ -407,6 +410,12 @@ def contents_at(packed: Buffer) -> int:
     """Return the offset of the first tensor's contents in a packed piece; its size if there is no tensor."""
     places = _decode(head_of(packed)[_LENGTH:]).tensors
     return places[0].offset if places else len(packed)
+
+
+def room_at(packed: Buffer) -> int:
+    """Return the offset of the room before the first tensor's contents in a packed piece."""
+    header = _decode(head_of(packed)[_LENGTH:])
+    return header.at + header.json_size
 
 
 def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:

@@ -26,7 +26,7 @@ from geartrain.domain.predictions.events import (
 )
 from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership, Row, RowState
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
+from geartrain.domain.predictions.prediction import CallRecord, CallRecords, Prediction, PredictionRecord
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.ledger import StorePort
 
@@ -56,23 +56,60 @@ class _Metric(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     mode: MetricMode
 
 
-class _End(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
+class _Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """See `CallRecord`."""
+
+    parent: str
+    model: str
+    depth: int
+    created: float
+    id: str
+    version: str
+    started: float
+    completed: float
+    status: Status
+    error: str
+    shared: int
+
+
+class _Calls(msgspec.Struct, frozen=True, array_like=True):
+    """The calls that were made for a prediction; `admitted` is the begin of the prediction, by the same clock."""
+
+    admitted: float
+    records: list[_Call]
+    left_out: int
+
+
+class _End(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The end: the output if the run has given one as a whole, and how long the run took in seconds."""
+
+    output: memoryview | None
+    predict_time: float | None
+    calls: _Calls | None = None  # older servers read the end without them
+
+
+class _EndWithoutCalls(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
+    """The same, as nearly all ends are written."""
 
     output: memoryview | None
     predict_time: float | None
 
 
+EndedCalls = _Calls
+"""The calls of a prediction that has ended, in the form in which they are kept."""
+
 _Kept = _Start | _Output | _Log | _Metric | _End
+_Ended = _End | _EndWithoutCalls
 
 _SOME: Final = 4_096  # events of a piece
 _IN_PIECES: Final = b"\xc1"  # begins a part of several lists, each behind its length; no value of msgpack begins so
 _LENGTH: Final = 8  # bytes
 _LARGE: Final = 65_536  # bytes of an output that is not copied by the encoder
-# The beginnings of values in msgpack, before their length in four bytes: a list, an `_Output`, and an `_End`.
+# The beginnings of values in msgpack, before their length in four bytes: a list, an `_Output`, and both ends.
 _ARRAY: Final = b"\xdd"
 _OUTPUT: Final = b"\x92\xa1o\xc6"
 _WHOLE: Final = b"\x93\xa1e\xc6"
+_WHOLE_WITH_CALLS: Final = b"\x94\xa1e\xc6"
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[_Kept]).decode
@@ -83,13 +120,54 @@ def encode_events(events: Iterable[Event]) -> bytes:
     return _write(events)
 
 
-def encode_end(events: Iterable[Event], prediction: Prediction, draft: Prediction) -> bytes:
-    """Return the last part: events that are not written yet, and how the `draft` of a prediction has ended."""
+def encode_end(
+    events: Iterable[Event], prediction: Prediction, draft: Prediction, *, calls: EndedCalls | None = None
+) -> bytes:
+    """Return the last part: events that are not written yet, and how the `draft` of a prediction has ended.
+
+    `calls`: from `ended_calls`.
+    """
     whole = draft.output if len(draft.chunks) > len(prediction.chunks) else None
-    return _write(events, _End(None if whole is None else memoryview(bytes(whole)), draft.predict_time))
+    output = None if whole is None else memoryview(bytes(whole))
+    if calls is None:
+        return _write(events, _EndWithoutCalls(output, draft.predict_time))
+    return _write(events, _End(output, draft.predict_time, calls))
 
 
-def _write(events: Iterable[Event], *ends: _End) -> bytes:
+def ended_calls(draft: Prediction) -> EndedCalls | None:
+    """Return the calls of a prediction as they are kept; None without any.
+
+    Those that go on at its end are canceled by it, and are kept as such.
+    """
+    calls = draft.calls
+    if calls is None:
+        return None
+    end = draft.created_at if draft.completed_at is None else draft.completed_at
+    return _Calls(draft.record.admitted, [_ended(call, end) for call in calls.records], calls.left_out)
+
+
+def _ended(call: CallRecord, end: float) -> _Call:
+    is_over = call.completed != 0
+    return _Call(
+        call.parent,
+        _encodable(call.model),
+        call.depth,
+        call.created,
+        call.id,
+        call.version,
+        call.now()[1],
+        call.completed if is_over else max(end, call.created),
+        call.status if is_over else Status.CANCELED,
+        _encodable(call.error),
+        call.shared,
+    )
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # halves of characters have no code
+
+
+def _write(events: Iterable[Event], *ends: _Ended) -> bytes:
     """Encode a list. A long one is in pieces: other threads run in between, at writing and at reading."""
     remaining = iter(events)
     pieces: list[bytes] = []
@@ -115,7 +193,7 @@ def _read(part: bytes) -> Iterator[list[_Kept]]:
         yield _decode(view[begin:end])
 
 
-def _list_of(kept: Sequence[_Kept]) -> bytes:
+def _list_of(kept: Sequence[_Kept | _EndWithoutCalls]) -> bytes:
     """Encode one list. Large outputs are joined to it: that lets other threads run, and to encode them does not."""
     if not any(_size(one) > _LARGE for one in kept):
         return _encode(kept)
@@ -125,18 +203,21 @@ def _list_of(kept: Sequence[_Kept]) -> bytes:
         match one:
             case _Output(chunk) if size > _LARGE:
                 parts += (_OUTPUT + size.to_bytes(4, "big"), chunk)
-            case _End(memoryview() as output, predict_time) if size > _LARGE:
+            case _EndWithoutCalls(memoryview() as output, predict_time) if size > _LARGE:
                 parts += (_WHOLE + size.to_bytes(4, "big"), output, _encode(predict_time))
+            case _End(memoryview() as output, predict_time, calls) if size > _LARGE:
+                head = _WHOLE_WITH_CALLS + size.to_bytes(4, "big")
+                parts += (head, output, _encode(predict_time), _encode(calls))
             case _:
                 parts.append(_encode(one))
     return b"".join(parts)
 
 
-def _size(one: _Kept) -> int:
+def _size(one: _Kept | _EndWithoutCalls) -> int:
     match one:
         case _Output(chunk):
             return len(chunk)
-        case _End(memoryview() as output, _):
+        case _End(memoryview() as output) | _EndWithoutCalls(memoryview() as output):
             return len(output)
     return 0
 
@@ -196,6 +277,20 @@ def _end(prediction: Prediction, row: Row, end: _End) -> None:
     else:
         prediction.fail(row.error, at=at)
     prediction.predict_time = end.predict_time
+    if end.calls is not None:
+        prediction.record.admitted = end.calls.admitted
+        prediction.calls = _calls_of(end.calls)
+
+
+def _calls_of(kept: _Calls) -> CallRecords:
+    calls = CallRecords()
+    calls.left_out = kept.left_out
+    for each in kept.records:
+        record = CallRecord(each.parent, each.model, each.depth, each.created, id=each.id, version=each.version)
+        record.started, record.completed = each.started, each.completed
+        record.status, record.error, record.shared = each.status, each.error, each.shared
+        calls.records.append(record)
+    return calls
 
 
 def _own(text: memoryview) -> Buffer:
@@ -353,6 +448,7 @@ class HistoryWriter:
         `deliveries` makes the webhooks that tell of it, perhaps in a thread. `then` gets the future that has come of
         it. Unless `for_ever`, it raises what the store raises when a client has waited too long.
         """
+        calls = ended_calls(draft)  # they change yet, so not in a thread
 
         def end() -> End:
             return End(
@@ -360,7 +456,7 @@ class HistoryWriter:
                 completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
                 started_at=draft.started_at,
                 error=draft.error or "",
-                events=encode_end(self._events, self._prediction, draft),
+                events=encode_end(self._events, self._prediction, draft, calls=calls),
                 deliveries=deliveries(),
                 part=self._parts,
             )
@@ -422,5 +518,5 @@ def _size_of(metric: Metric) -> int:
 
 def _is_small(draft: Prediction) -> bool:
     """Return True if an end takes no time to write, nor the webhook that tells of it."""
-    chunks = draft.chunks
-    return len(chunks) <= _MANY and sum(map(len, chunks)) + draft.printed.size <= _LARGE_END
+    chunks, calls = draft.chunks, 0 if draft.calls is None else draft.calls.memory
+    return len(chunks) <= _MANY and sum(map(len, chunks)) + draft.printed.size + calls <= _LARGE_END

@@ -74,6 +74,8 @@ class DurableExecution(Execution):
 
     __slots__ = ("_is_canceled", "_run", "_values")
 
+    has_row = True
+
     def __init__(
         self,
         scheduler: Scheduler,

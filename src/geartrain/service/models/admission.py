@@ -159,6 +159,12 @@ class Admission:
         files = self.input_files if new.made_for is None else self.own_files
         return None if files is None else _check_files(new.input, new.attachments, files)
 
+    def check_plain(self, data: bytes) -> None:
+        """Check an input of JSON that came with nothing else, for a model without files. Raises as `check`."""
+        errors = self.interface.validator.check(data)
+        if errors:
+            raise _invalid(errors)
+
     def _check_attachments(self, attachments: Attachments) -> tuple[FieldError, ...]:
         """Say which files came for inputs that take none; the model may have been reloaded since they came."""
         names = {file.name for file in attachments.files}.difference(self.interface.validator.file_fields)

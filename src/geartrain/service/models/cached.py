@@ -117,9 +117,10 @@ def _look_up(
 
 def _begin(deployment: Deployment, new: NewPrediction) -> Execution:
     """Admit the run for all: it has neither the id of a client nor its time limit."""
-    schedule = msgspec.structs.replace(new.schedule, timeout=None)
-    alone = msgspec.structs.replace(new, id=None, keep=False, webhook=None, schedule=schedule)
-    begun = deployment.admit(alone, b"{}", Execution)
+    if new.id is not None or new.webhook is not None or new.schedule.timeout is not None:
+        schedule = msgspec.structs.replace(new.schedule, timeout=None)
+        new = msgspec.structs.replace(new, id=None, webhook=None, schedule=schedule)
+    begun = deployment.admit(new, b"{}", Execution)
     try:
         deployment.predictions.remove(begun)  # no client knows it
     except BaseException:

@@ -106,6 +106,17 @@ class Catalogue:
             Code.NOT_READY, f"Request for unknown model: '{name}' version {clip(version)} is not at ready state"
         )
 
+    def find_stated(self, name: str, version: str) -> Deployment:
+        """Return a deployment as `find` does, also by the version that the files of another server state for it."""
+        entry = self._entries.get(name)
+        if entry is not None and version and normal(version) not in entry.versions:
+            if not entry.available:
+                entry.check_awake()
+            for deployment in reversed(entry.available.values()):
+                if deployment.settings.own_version == version:
+                    return deployment
+        return self.find(name, version)
+
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """List what there is; with `ready`, only what can take requests."""
         lines: list[IndexEntry] = []

@@ -18,6 +18,7 @@ from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.request_context import ForwardedFields
 from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets, TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
@@ -76,6 +77,7 @@ class Limits(msgspec.Struct, frozen=True):
     run_timeout: float | None = None  # time that a run may take before it is canceled and fails; None: no limit
     max_output_size: int | None = DEFAULT_MAX_OUTPUT  # bytes of the outputs of a run; beyond, it fails. None: no limit
     priorities: Priorities = NO_PRIORITIES
+    sorts_all: bool = False  # a model that sorts or pads sorts all that wait, however long a request waits then
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ class DeploymentSettings:
     answers: AnswerFolder | None = None  # those that outlive the server
     calls: tuple[str, ...] | None = None  # the models that it may call besides those that it declares; None: all
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
+    own_version: str = ""  # the one that the files of another server state
+    forwarded: ForwardedFields | None = None  # header fields that are parameters of its runs
 
 
 class VersionRecord(msgspec.Struct, frozen=True, eq=False):
@@ -216,7 +220,12 @@ class Deployment:
         )
         limits = settings.limits
         self.scheduler = Scheduler(
-            self.workers, context, queue=limits.queue, on_over=self._on_over, priorities=limits.priorities
+            self.workers,
+            context,
+            queue=limits.queue,
+            on_over=self._on_over,
+            priorities=limits.priorities,
+            sorts_all=limits.sorts_all,
         )
 
     # life

@@ -74,6 +74,11 @@ def table_of(model: str, noun: str) -> str:
     return model if noun == "prediction" else f"{noun}s/{model}"
 
 
+def model_of(table: str, noun: str) -> str:
+    """Return the model of a table of ids."""
+    return table if noun == "prediction" else table.removeprefix(f"{noun}s/")
+
+
 def create_durable(
     deployment: Deployment, durability: Durability, new: NewPrediction, *, values: dict[str, Any] | None
 ) -> Prediction:

@@ -53,11 +53,14 @@ def create_from_json(
     tensors: tuple[Tensor, ...] | None = None,
     checked: CheckedInput | None = None,
 ) -> Prediction:
-    """Create a prediction whose input is JSON already; the tensors of `request` are ignored."""
+    """Create a prediction whose input is JSON already; the tensors of `request` are ignored.
+
+    The fields of `origin` are parameters, behind those of the client.
+    """
     new = NewPrediction(
         input=values,
         tensors=tensors,
-        parameters=request.parameters or None,
+        parameters=({**dict(origin.fields), **request.parameters} if origin.fields else request.parameters) or None,
         queue=deployment.settings.inference_queue,
         schedule=request.schedule,
         request=origin,

@@ -177,25 +177,22 @@ class ModelCaller:
             self._fail_with(nested, error)
 
     async def _create_later(self, nested: NestedRun, asleep: ModelAsleepError | None) -> None:
+        """Make the prediction once that is possible; the limit of the caller ends the wait."""
         bound: BoundInput | None = None
-        try:
-            async with asyncio.timeout(time_left(nested.caller)):
-                if asleep is not None:
-                    await asleep.wait()
-                while True:  # it may have become ready before this task began
-                    try:
-                        bound = await self._bind_aside(nested, bound)
-                        self._create(nested, bound)
-                    except ModelAsleepError as error:
-                        await error.wait()
-                    except GeartrainError as error:
-                        if error.code is not Code.NOT_READY or not self._may_become_ready(nested):
-                            raise
-                        await self._settled(nested)
-                    else:
-                        return
-        except TimeoutError:
-            raise GeartrainError(Code.TIMED_OUT, "timed out before its prediction could begin") from None
+        if asleep is not None:
+            await asleep.wait()
+        while True:  # it may have become ready before this task began
+            try:
+                bound = await self._bind_aside(nested, bound)
+                self._create(nested, bound)
+            except ModelAsleepError as error:
+                await error.wait()
+            except GeartrainError as error:
+                if error.code is not Code.NOT_READY or not self._may_become_ready(nested):
+                    raise
+                await self._settled(nested)
+            else:
+                return
 
     async def _settled(self, nested: NestedRun) -> None:
         """Wait until the health of the called model has changed, or another deployment may have taken its place."""
@@ -236,6 +233,8 @@ class ModelCaller:
             checked=None if bound is None else bound.checked,
         )
         prediction = deployment.create(new)
+        for record in nested.records:
+            record.follow(prediction)
         self._follow(nested, deployment, prediction)
         execution = deployment.predictions.live.get(prediction.id)
         if execution is not None and execution.state is ExecutionState.WAITING and not can_proceed(execution):
@@ -299,10 +298,11 @@ class ModelCaller:
             execution.cancel()
 
     def _fail(self, nested: NestedRun, error: GeartrainError) -> None:
-        if self._leave(nested, str(error.code)):
-            nested.port.fail(nested.model, str(error.code), _sentence(error))
+        sentence = _sentence(error)
+        if self._leave(nested, str(error.code), sentence):
+            nested.port.fail(nested.model, str(error.code), sentence)
 
-    def _leave(self, nested: NestedRun, outcome: str) -> bool:
+    def _leave(self, nested: NestedRun, outcome: str, error: str = "") -> bool:
         """Count the end of a call, which its caller no longer waits for; return False if that has been done."""
         if nested.is_over:
             return False
@@ -312,6 +312,8 @@ class ModelCaller:
         edge.running -= 1
         edge.seconds += time.perf_counter() - nested.began
         edge.outcomes[outcome] = edge.outcomes.get(outcome, 0) + 1
+        if nested.records:
+            nested.end_records(outcome, error)
         nested.execution = None
         call = nested.caller.call
         if call is not None and call.nested is not None:

@@ -13,7 +13,6 @@ from geartrain.domain.predictions.inference import NO_SCHEDULE
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.scheduling.execution import Execution, Refused, Ticket
 
@@ -83,13 +82,13 @@ def _admit(
     ticket: Ticket,
 ) -> None:
     """Check rows, and add the executions of the good ones to `begun`, each as soon as it has a place."""
-    scheduler, admission, new_id = deployment.scheduler, deployment.admission, deployment.predictions.new_id
+    scheduler, check, new_id = deployment.scheduler, deployment.admission.check_plain, deployment.predictions.new_id
     measure, is_batching, live = scheduler.pending.measure, scheduler.is_batching, deployment.executions.live
     is_traced = scheduler.context.traces is not None
     for row, data in rows:
         size = 1
         try:
-            admission.check(NewPrediction(data))
+            check(data)
             if is_batching:
                 key, size = measure(data, None)
                 if key != ticket.key:

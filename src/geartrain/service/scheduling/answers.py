@@ -16,7 +16,7 @@ import msgspec
 from geartrain.domain.predictions.caching import CacheSettings
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, Event, EventLog, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Answer, Prediction
+from geartrain.domain.predictions.prediction import Answer, CallRecords, Prediction
 from geartrain.service.scheduling.context import TimeLimit
 
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ class SharedRun:
         self.first_id = self.first_id or member.prediction.id
         member.share(self)
         source = self.prediction
+        if member.is_kept:  # one list for all: a client is shown the calls while the run goes on
+            member.prediction.calls = source.calls = source.calls or CallRecords()
         if source.status is Status.STARTING:
             return
         member.prediction.start(member.scheduler.context.clock())
@@ -223,6 +225,8 @@ class SharedRun:
     def leave(self, member: Execution) -> None:
         """Forget a prediction that is about to end. Without any, the run is canceled."""
         self._members.pop(member, None)
+        if member.prediction.calls is not None:
+            member.prediction.calls = member.prediction.calls.copy()
         execution = self._execution
         if not self._members and execution is not None:
             self._forget()

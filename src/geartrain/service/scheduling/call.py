@@ -262,7 +262,7 @@ class Call:
         """End members. With `idle` the slot has its next call before any of them hears of it."""
         scheduler, members = self._scheduler, self._members
         # The end of this run is the beginning of the next one: one moment to write, 3 % of a request in a queue.
-        at = (scheduler.began_after(self) if idle else 0.0) or scheduler.context.clock()
+        at = (scheduler.began_after(self) if idle and scheduler.prefetched else 0.0) or scheduler.context.clock()
         over: list[_Part] = []
         has_files = False  # to deliver, or still on their way
         for end in ends:
@@ -279,6 +279,8 @@ class Call:
         if self.state in _IN_RUN and (idle or not members):
             self._count()
         if self.nested is not None and (idle or not members):
+            if self.nested.is_cut:  # the end of such a call may reach the run before the cancel does
+                over = [(member, CANCELED, files) for member, _, files in over]
             self.nested.end()
         if idle:
             if self._timer is not None:
@@ -323,7 +325,8 @@ class Call:
         scheduler = self._scheduler
         took = self.took = scheduler.context.steady() - self._since
         scheduler.pace.note(took / self.size)
-        scheduler.lookahead.note(took if self._predict_time is None else self._predict_time)
+        if scheduler.can_prefetch:
+            scheduler.lookahead.note(took if self._predict_time is None else self._predict_time)
         counts = scheduler.context.counts
         counts.runs += 1
         if scheduler.is_batching:

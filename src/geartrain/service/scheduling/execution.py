@@ -121,6 +121,7 @@ class Execution:
 
     # It has a prediction from the beginning, which is in the table of predictions by its id.
     is_listed = True
+    has_row = False  # in a store
 
     def __init__(self, scheduler: Scheduler, prediction: Prediction | None, item: ItemInput, *, ticket: Ticket) -> None:
         """Without a prediction, a subclass makes it when it is needed."""

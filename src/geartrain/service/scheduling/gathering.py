@@ -180,6 +180,7 @@ class LearnedDelay(Gathering):
 
     def end_call(self, rows: int, waiting: int, *, took: float, now: float) -> None:
         """Learn from the call before, and decide whether to wait for those who have been answered now."""
+        rows = max(1, rows)  # tensors may have none, and a call without rows says nothing of the time that one takes
         returns = self._returns
         self._learn(now)
         returns.runs.note(rows, took)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from geartrain.domain.errors import Code
 from geartrain.domain.predictions.calls import ModelCallPort
-from geartrain.domain.predictions.lifecycle import ExecutionState
+from geartrain.domain.predictions.lifecycle import ExecutionState, Status
+from geartrain.domain.predictions.prediction import MAX_CALL_TEXT, CallRecord, CallRecords, Prediction
 from geartrain.service.ports import FolderPort
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from geartrain.service.scheduling.execution import Execution
     from geartrain.service.scheduling.scheduler import Scheduler
 
+HIDDEN_ERROR: Final = (
+    "It failed (%s). Its error is shown to nobody, because the call was made for requests of several keys."
+)
 _WAITING: Final = frozenset({ExecutionState.PREPARING, ExecutionState.ADMITTED, ExecutionState.WAITING})
 _removing: Final[set[asyncio.Task[None]]] = set()  # folders; a loop by itself would forget its tasks
 
@@ -64,11 +70,14 @@ class NestedRun:
         "edge",
         "execution",
         "folder",
+        "hides_errors",
         "is_over",
         "is_packed",
         "model",
         "names",
         "port",
+        "records",
+        "roots",
         "task",
     )
 
@@ -86,6 +95,53 @@ class NestedRun:
         self.is_over = False  # its caller has the answer
         self.is_packed = False  # its outputs are JSON and tensors in one piece
         self.began = time.perf_counter()
+        self.roots: tuple[Prediction, ...] = ()  # the outermost predictions whose clients may ask for the call
+        self.hides_errors = False  # they belong to several keys
+        self.records: list[CallRecord] = []
+        if caller.call is not None:
+            self._begin_records(caller.call)
+
+    def _begin_records(self, call: Call) -> None:
+        """Add the call to those of each outermost prediction that it is made for.
+
+        A batch calls for all of its members. Each member that was made for a call has a record of its own below that.
+        """
+        members = call.members
+        roots = [roots_of(member) for member in members]
+        if not any(roots):
+            return
+        self.roots = tuple({id(root): root for each in roots for root in each}.values())
+        self.hides_errors = _have_several_keys(call, members)
+        made: dict[str, CallRecord] = {}  # by parent
+        at = members[0].scheduler.context.clock()
+        for member, outermost in zip(members, roots, strict=True):
+            before = member.nested
+            parent, depth = ("", 1) if before is None else (member.prediction.id, before.depth + 1)
+            record = made.get(parent)
+            if record is None:
+                record = made[parent] = CallRecord(parent, self.model[:MAX_CALL_TEXT], depth, at, shared=call.size)
+            for root in outermost:
+                if root.is_terminal:
+                    continue
+                if root.calls is None:
+                    root.calls = CallRecords()
+                root.calls.add(record)
+        self.records = [*made.values()]
+
+    def end_records(self, outcome: str, error: str) -> None:
+        """Note the end: `succeeded`, or the code of an error, which is no reason of its own if it was canceled."""
+        execution = self.caller.execution
+        if execution is None:
+            return
+        at, status = execution.scheduler.context.clock(), Status.FAILED
+        if outcome == Status.SUCCEEDED:
+            status = Status.SUCCEEDED
+        elif outcome == Code.RUN_CANCELED:
+            status, error = Status.CANCELED, ""
+        elif self.hides_errors:
+            error = HIDDEN_ERROR % outcome
+        for record in self.records:
+            record.end(status, error, at)
 
     def cancel(self) -> None:
         """Cancel it, unless it has ended."""
@@ -94,6 +150,25 @@ class NestedRun:
         execution = self.execution
         if execution is not None and execution.state is not ExecutionState.OVER:
             execution.cancel()
+
+
+def roots_of(execution: Execution) -> tuple[Prediction, ...]:
+    """Return the outermost predictions of an execution whose clients may ask for its calls: others need no records."""
+    if execution.nested is not None:
+        return execution.nested.roots
+    if execution.is_kept or execution.has_row or execution.shared is not None:
+        return (execution.prediction,)
+    return ()
+
+
+def _have_several_keys(call: Call, members: Sequence[Execution]) -> bool:
+    """Return True if an error of what the members of a call have called may quote the input of another key."""
+    if any(member.nested is not None and member.nested.hides_errors for member in members):
+        return True
+    if call.size == 1:
+        return False
+    names = {member.prediction.principal for member in members if member.is_listed}
+    return len(names) > 1 or (len(members) < call.size and names != {""})  # of those that have ended nothing is known
 
 
 class ResultFolder:
@@ -120,11 +195,12 @@ class ResultFolder:
 class NestedCalls:
     """The predictions that one run has called and waits for, and the files that they have given it."""
 
-    __slots__ = ("_folders", "is_over", "live")
+    __slots__ = ("_folders", "is_cut", "is_over", "live")
 
     def __init__(self) -> None:
         self.live: set[NestedRun] = set()
         self.is_over = False
+        self.is_cut = False  # one that ran was canceled with the run
         self._folders: list[ResultFolder] = []
 
     def add(self, nested: NestedRun) -> None:
@@ -144,6 +220,7 @@ class NestedCalls:
         """Cancel those that run, and remove the files: the run is over, or is to stop."""
         self.is_over = True
         for nested in tuple(self.live):
+            self.is_cut = True
             nested.cancel()
         folders, self._folders = self._folders, []
         for folder in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 from math import ceil, inf
@@ -29,6 +30,7 @@ _AHEAD: Final = 0.5e-3  # seconds of runs that may lie in the socket of a worker
 _MOST_AHEAD: Final = 32  # calls
 _NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
 _ONE_BY_ONE: Final = BatchPolicy(max_size=1)
+_ONE_ROW: Final = Size(1)
 DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
 
 
@@ -90,8 +92,8 @@ def _measure_single(_json: bytes, _tensors: Sequence[Tensor] | None) -> tuple[Ha
 class Pending:
     """The queue of one scheduler. It asks the scheduler to serve when a delay or the time limit of a level is over."""
 
-    def __init__(self, serve: Callable[[], None], priorities: Priorities) -> None:
-        """`serve` starts what can be started."""
+    def __init__(self, serve: Callable[[], None], priorities: Priorities, *, sorts_all: bool = False) -> None:
+        """`serve` starts what can be started. `sorts_all`: calls are sorted by cost among all that waits."""
         self.queue: CallQueue[Execution] = _new_queue(_ONE_BY_ONE, priorities)
         self.measure: Measure = _measure_single
         self._cost_of: CostRule | None = None
@@ -100,6 +102,7 @@ class Pending:
         self.has_levels = bool(priorities.levels)
         self.turn = Turn(serve)
         self._priorities = priorities
+        self._sorts_all = sorts_all
         self._expiry = Turn(serve)
         self._has_timeouts = False  # true if there has been a prediction with a timeout
 
@@ -112,6 +115,8 @@ class Pending:
         policy = _ONE_BY_ONE if batching is None or not batching.policy.gather else batching.policy
         if not learns:
             policy = msgspec.structs.replace(policy, learn_delay=False)
+        if self._sorts_all and (policy.padded or policy.sort):
+            policy = msgspec.structs.replace(policy, sort=sys.maxsize)
         self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure
         self._cost_of = CostRule(policy.cost, info.signature) if policy.cost else None
         self.max_size = policy.max_size
@@ -130,6 +135,23 @@ class Pending:
         """Have an execution wait; return whether `take` may give more than it would have before."""
         execution.wait()
         return self._put(execution)
+
+    def add_all(self, executions: Sequence[Execution]) -> bool:
+        """Have executions wait that have come at the same moment and are not nested; return as `add` does."""
+        if self.has_levels:
+            changes = [self.add(execution) for execution in executions]
+            return any(changes)
+        cost_of = self._cost_of
+        entries: list[tuple[Execution, Hashable, Size]] = []
+        for execution in executions:
+            execution.wait()
+            item = execution.item
+            if cost_of is not None:
+                size = Size(item.rows, cost_of(item.input, item.tensors))
+            else:
+                size = _ONE_ROW if item.rows == 1 else Size(item.rows)
+            entries.append((execution, execution.ticket.key, size))
+        return self.queue.add_all(entries, now=time.monotonic())
 
     def put_back(self, executions: Sequence[Execution]) -> None:
         """Have executions wait again, before all others; with levels, behind the others of their level."""

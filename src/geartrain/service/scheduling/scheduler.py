@@ -82,18 +82,19 @@ class Scheduler:
         queue: int,
         on_over: Callable[[Execution], None],
         priorities: Priorities = NO_PRIORITIES,
+        sorts_all: bool = False,
     ) -> None:
         """`queue`: how many predictions may wait beyond those that a free slot is there for.
 
         0: none, but `DEFAULT_QUEUE` for a model that takes batches. `on_over` hears of each execution that is about to
-        reach its terminal state.
+        reach its terminal state. `sorts_all`: see `Pending`.
         """
         self.context = context
         self.on_over = on_over
         self.waiting = 0  # predictions that are admitted and have not begun
         self.is_batching = False
         self.is_apart = False
-        self.pending = Pending(self.serve, priorities)
+        self.pending = Pending(self.serve, priorities, sorts_all=sorts_all)
         self.pace = Pace()
         self.lookahead = Lookahead()
         self._model = model
@@ -101,8 +102,8 @@ class Scheduler:
         self._wanted_size = self._size = queue  # of the queue, where the protocol of a client does not say it
         self._demand = Demand()
         self._running: dict[Permit, Call] = {}
-        self._prefetched: dict[Permit, deque[Call]] = {}  # no entry is empty
-        self._can_prefetch = False
+        self.prefetched: dict[Permit, deque[Call]] = {}  # no entry is empty
+        self.can_prefetch = False
         self._has_one_slot = False
 
     def configure(self, info: WorkerInfo) -> None:
@@ -111,7 +112,7 @@ class Scheduler:
         self.is_apart = info.batching is not None and info.batching.travels_apart
         self._size = self._wanted_size or (DEFAULT_QUEUE if self.is_batching else 0)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
-        self._can_prefetch = not info.is_async and not self.pending.has_levels
+        self.can_prefetch = not info.is_async and not self.pending.has_levels
         has_one_slot = len(self._model.replicas) == 1 and info.slots == 1
         self._has_one_slot = has_one_slot and not self.is_batching
         self.pending.configure(info, learns=has_one_slot)
@@ -186,10 +187,10 @@ class Scheduler:
         may_start = (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue)
         if may_start and self._start((execution,), single_client=is_single, at=execution.record.ready):
             return
-        if may_start and self._can_prefetch and self._send_ahead(execution):
+        if may_start and self.can_prefetch and self._send_ahead(execution):
             return
         may_run = pending.add(execution)
-        if self._has_one_slot and self._prefetched:  # the end of a call refills the slot: 5 % of a queued request
+        if self._has_one_slot and self.prefetched:  # the end of a call refills the slot: 5 % of a queued request
             return
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
             self.serve()
@@ -199,9 +200,7 @@ class Scheduler:
     def submit_all(self, executions: Sequence[Execution]) -> None:
         """Have executions without files or time limits wait for calls. The workers are ready."""
         pending = self.pending
-        may_run = False
-        for execution in executions:
-            may_run = pending.add(execution) or may_run
+        may_run = pending.add_all(executions)
         if not self.is_batching or pending.queue.rows >= pending.max_size:
             self.serve()
         elif may_run or not pending.turn.has_timer:
@@ -231,7 +230,7 @@ class Scheduler:
                     raise RuntimeError(msg)
             except Exception as error:  # noqa: BLE001 - whatever it is, the clients of the members are told
                 self._fail(members, error)
-        if self._can_prefetch and pending.queue and self.pace.longest <= _SHORT:
+        if self.can_prefetch and pending.queue and self.pace.longest <= _SHORT:
             if self._has_one_slot:
                 self._fill()
             else:
@@ -265,7 +264,7 @@ class Scheduler:
         With several workers there has to be one for each of them, so that no call waits behind a run while another
         worker is idle. The first is for the worker whose call has been running longest: it is likely to be free next.
         """
-        prefetched = self._prefetched
+        prefetched = self.prefetched
         for permit, running in tuple(self._running.items()):
             if permit in prefetched or running.state is not _RUNNING or not permit.worker.may_prefetch:
                 continue
@@ -280,7 +279,7 @@ class Scheduler:
         """Hand calls to the only worker while it is busy, as many as `Lookahead` says, and several at a time."""
         depth = self.lookahead.depth
         for permit, running in tuple(self._running.items()):
-            ahead = len(self._prefetched.get(permit, ()))
+            ahead = len(self.prefetched.get(permit, ()))
             if 2 * ahead >= depth or running.state is not _RUNNING or not permit.worker.may_prefetch:
                 return
             if not ahead:
@@ -288,7 +287,7 @@ class Scheduler:
                 if not members:
                     return
                 self._lay(permit, members)
-                if permit not in self._prefetched:  # it could not be handed over
+                if permit not in self.prefetched:  # it could not be handed over
                     return
                 ahead = 1
             for execution in self.pending.take_light(depth - ahead, depth):
@@ -299,9 +298,9 @@ class Scheduler:
 
         The queue is empty: `serve` would do the same, for several times as much.
         """
-        if not self._has_one_slot or not self._prefetched:
+        if not self._has_one_slot or not self.prefetched:
             return False
-        ((permit, following),) = self._prefetched.items()
+        ((permit, following),) = self.prefetched.items()
         running, depth = self._running.get(permit), self.lookahead.depth
         if running is None or running.state is not _RUNNING or len(following) >= depth:
             return False
@@ -313,7 +312,7 @@ class Scheduler:
     def _lay(self, permit: Permit, members: Sequence[Execution]) -> None:
         """Hand a call to a busy worker."""
         call: Call | None = None
-        following = self._prefetched.setdefault(permit, deque())
+        following = self.prefetched.setdefault(permit, deque())
         try:
             call = Call(self, permit, members, prefetched=True)
             following.append(call)
@@ -322,7 +321,7 @@ class Scheduler:
             if call is not None:
                 following.remove(call)
             if not following:
-                self._prefetched.pop(permit, None)
+                self.prefetched.pop(permit, None)
             self._fail(members, error)
 
     # the calls
@@ -331,11 +330,11 @@ class Scheduler:
         """Take back the slot of a call that is over, and use it for the next one."""
         permit, running = call.permit, self._running
         running.pop(permit, None)
-        following = self._prefetched.get(permit)
+        following = self.prefetched.get(permit)
         if following is not None:
             running[permit] = following.popleft()  # the worker has begun it by itself
             if not following:
-                del self._prefetched[permit]
+                del self.prefetched[permit]
             elif 2 * len(following) >= self.lookahead.depth:  # enough for now, see `_fill`
                 self._demand.end_call(alone=False)
                 return
@@ -353,17 +352,17 @@ class Scheduler:
 
     def is_followed(self, call: Call) -> bool:
         """True if another call was prefetched on the slot of this one."""
-        return call.permit in self._prefetched
+        return call.permit in self.prefetched
 
     def began_after(self, call: Call) -> float:
         """Return when the call behind this one on its slot has begun, 0 if it has not."""
-        following = self._prefetched.get(call.permit)
+        following = self.prefetched.get(call.permit)
         return following[0].began_at if following else 0.0
 
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:
         """Have the members of a call that has not begun wait again."""
         self._running.pop(call.permit, None)
-        self._prefetched.pop(call.permit, None)
+        self.prefetched.pop(call.permit, None)
         if self._model.health in {_READY, _STARTING}:
             self.pending.put_back(members)
         else:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -20,8 +20,10 @@ from geartrain.domain.printed.text import Printed
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 from geartrain.service.statistics import DeployedMetrics
-from geartrain.service.workers.cost_search import CostSearch
 from geartrain.service.workers.warmup import WarmUp, WarmUpError
+
+if TYPE_CHECKING:
+    from geartrain.service.workers.cost_search import CostSearch
 
 logger = logging.getLogger(__name__)
 
@@ -167,9 +169,19 @@ class WorkerPool:
         self.health = Health.UNKNOWN
         self.replicas = tuple(Replica(self, index) for index in range(self.policy.replicas))
         self.permits: PermitPool | SharedPermits = self.replicas[0].permits  # the slots of the workers that live
-        self.costs = CostSearch(self.policy.warm_up, run_timeout=self.policy.run_timeout, labels=self.labels)
+        self._costs: CostSearch | None = None
         self._has_loaded = False
         self._check = HealthCheck()
+
+    @property
+    def costs(self) -> CostSearch:
+        """The search for the limit of a call's cost: one for all workers."""
+        if self._costs is None:
+            from geartrain.service.workers.cost_search import CostSearch  # late: few models have one searched for
+
+            policy = self.policy
+            self._costs = CostSearch(policy.warm_up, run_timeout=policy.run_timeout, labels=self.labels)
+        return self._costs
 
     # life
 
@@ -431,7 +443,8 @@ class Replica:
                 if policy.warm_up is not None:
                     await policy.warm_up.run(worker, info, self)
                 ends_at = None if policy.time_limit is None else began + policy.time_limit
-                info = await self._pool.costs.settle(worker, info, self, ends_at=ends_at)
+                if info.batching is not None and info.batching.policy.auto_cost:
+                    info = await self._pool.costs.settle(worker, info, self, ends_at=ends_at)
         except TimeoutError:
             await worker.stop(0)
             raise self.setup.fail(f"worker setup timed out after {policy.time_limit:g} seconds", at=clock()) from None

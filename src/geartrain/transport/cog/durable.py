@@ -22,7 +22,7 @@ from geartrain.domain.principal import ANYONE, Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
-from geartrain.service.models.durable import table_of
+from geartrain.service.models.durable import model_of, table_of
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.predictions import Predictions, unusable_id
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
@@ -92,15 +92,42 @@ class StoredPredictions:
         run = await self.known_run(key, head.notes.principal)
         if run is not None:
             return await shown_aside(run.prediction, run.execution.place)
+        found = await self._find_beyond(head, key)
+        if isinstance(found, Answer):
+            return found
+        return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
+
+    async def _find_beyond(self, head: Head, key: Key) -> Answer | Row:
+        """Return the row of a prediction that runs in no server; otherwise the answer of its server, or 404."""
         if head.notes.is_relayed:
             return NOT_RUNNING_HERE
         row = await self.durability.find_row(key, head.notes.principal)
         if row is None:
             return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
         found = await self.cluster.follow(row, RelayedRequest.of(head))
-        if isinstance(found, RelayedAnswer):
-            return await found.whole()
-        return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
+        return await found.whole() if isinstance(found, RelayedAnswer) else found
+
+    async def show_calls(self, head: Head, key: Key) -> Answer:
+        """Tell the calls by a prediction that runs here, in another server, or has ended; 404 for none.
+
+        Raises `NOT_READY` for one that has not ended, and whose server cannot be asked.
+        """
+        run = await self.known_run(key, head.notes.principal)
+        if run is not None:
+            return json_answer(cog.encode_calls(run.prediction))
+        found = await self._find_beyond(head, key)
+        if isinstance(found, Answer):
+            return found
+        if found.state is not RowState.ENDED:
+            raise self.not_followed(found)
+        prediction = await self.durability.restore(found, history=DEFAULT_CAPACITY)
+        prediction.record.model = model_of(key.model, self.noun)
+        return json_answer(cog.encode_calls(prediction))
+
+    def not_followed(self, row: Row) -> GeartrainError:
+        """Return the error about the run of a row that has not ended, and cannot be followed from here."""
+        runs_elsewhere = row.is_owner_alive and row.ownership.owner != self.durability.owner
+        return GeartrainError(Code.NOT_READY, _OUT_OF_REACH if runs_elsewhere else _NOT_RUNNING, retry_after=2)
 
     async def cancel(self, head: Head, key: Key, tables: Sequence[Predictions]) -> Answer:
         """Ask for the end of a prediction that has not ended: 200, 404 if there is none.
@@ -309,8 +336,7 @@ class _DurableSteps(PredictionExchange):
         prediction = await self._stored.durability.restore(found, history=DEFAULT_CAPACITY)
         if headers.event_stream:
             if not is_over:
-                runs_elsewhere = found.is_owner_alive and found.ownership.owner != self._stored.durability.owner
-                raise GeartrainError(Code.NOT_READY, _OUT_OF_REACH if runs_elsewhere else _NOT_RUNNING, retry_after=2)
+                raise self._stored.not_followed(found)
             self._check(self._wish.model.deployment)
             self._is_joined = True
             self._predictions = self._wish.model.predictions

@@ -21,10 +21,8 @@ from geartrain.domain.signature.text_values import (
     TextReader,
     encode_values,
     refuse_several,
-    takes_file,
-    takes_files,
 )
-from geartrain.domain.signature.types import InputField, Signature
+from geartrain.domain.signature.types import InputField, Signature, takes_file, takes_files
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.files import clip_text, name_from_file_name, name_from_media_type
 from geartrain.service.models.admission import NewPrediction

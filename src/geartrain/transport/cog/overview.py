@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from geartrain.apis import cog, openapi
-from geartrain.apis.reference import ModelPart, reference
+from geartrain.apis.reference import ModelPart, OtherPath, reference
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
@@ -46,9 +46,17 @@ _WORST_FIRST: Final = (
 class ReferenceEndpoint:
     """The document of the whole server. A model whose signature is not known is left out, and named as missing."""
 
-    def __init__(self, catalogue: Catalogue | None, trainings: Trainings | None, *, is_listed: bool) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue | None,
+        trainings: Trainings | None,
+        *,
+        is_listed: bool,
+        others: Sequence[OtherPath] = (),
+    ) -> None:
         """`is_listed`: see `openapi.document`."""
         self._is_listed = is_listed
+        self._others = others
         self._catalogue = catalogue
         self._trainings = trainings
 
@@ -89,13 +97,14 @@ class ReferenceEndpoint:
                 "" if is_alone else path_prefix(name, ""),
                 self._document(name, interface.signature, training if is_alone else None),
                 interface.view,
+                interface.signature.takes_request,
             )
             for name, interface in found.items()
         ]
         if training is not None and not parts:
             name = "training" if self._trainings is None else self._trainings.ref.entry.name
             parts.append(ModelPart(name, "", self._document(name, None, training), None))
-        document = reference(parts, version=__version__, missing=missing)
+        document = reference(parts, version=__version__, missing=missing, others=self._others)
         if root:
             document["servers"] = [{"url": root}]
         return msgspec.json.encode(document)

@@ -1,4 +1,4 @@
-"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`.
+"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, its calls of models, `POST /predictions/{id}/cancel`.
 
 Training endpoints are those of predictions, for another model (observed Cog, section 20).
 """
@@ -151,6 +151,17 @@ class PredictionEndpoints:
         if self.stored is not None and (head.notes.is_relayed or self._tables(params)):
             key = self.stored.key(self.find(params), params["id"])
             return self._aside(partial(self.stored.show, head, key), head, params)
+        return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+
+    def show_calls(self, head: Head, params: Params) -> Decision:
+        """Tell the calls of other models by a prediction that runs, or is recently over; 404 if there is none."""
+        head.notes.prediction_id = params["id"]
+        found = None if head.notes.is_relayed else self._find_here(head, params)
+        if found is not None:
+            return json_answer(cog.encode_calls(found.prediction))
+        if self.stored is not None and (head.notes.is_relayed or self._tables(params)):
+            key = self.stored.key(self.find(params), params["id"])
+            return self._aside(partial(self.stored.show_calls, head, key), head, params)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
     def _find_here(self, head: Head, params: Params) -> Found | None:

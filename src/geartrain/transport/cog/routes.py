@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from geartrain.apis.reference import OtherPath
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.versions import is_version
 from geartrain.service.durable.durability import Durability
@@ -56,14 +57,15 @@ def cog_routes(
     bodies: LargeBodies,
     durability: Durability | None = None,
     relay: RelayPort = NO_RELAY,
+    others: Sequence[OtherPath] = (),
 ) -> list[Route]:
     """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
 
     Of several models without a default there is an overview at the root. `relay` reaches the other servers that share
-    the store.
+    the store. `others` are further paths that the document of the server has.
     """
     routes: list[Route] = []
-    runs = _Runs(options, bodies, durability, relay=relay)
+    runs = _Runs(options, bodies, durability, relay=relay, others=others)
     name = None if catalogue is None else catalogue.default_model
     if catalogue is not None:
         routes += _models(catalogue, options, runs)
@@ -88,8 +90,15 @@ class _Runs:
     """Makes the routes of predictions and trainings, and of their document, with a store or without."""
 
     def __init__(
-        self, options: CogOptions, bodies: LargeBodies, durability: Durability | None, *, relay: RelayPort
+        self,
+        options: CogOptions,
+        bodies: LargeBodies,
+        durability: Durability | None,
+        *,
+        relay: RelayPort,
+        others: Sequence[OtherPath],
     ) -> None:
+        self._others = others
         self._options = options
         self._bodies = bodies
         self._relay = relay
@@ -103,7 +112,8 @@ class _Runs:
 
     def reference(self, catalogue: Catalogue | None, trainings: Trainings | None) -> list[Route]:
         """Return the document of the whole server. Where there are several models it concerns all of them."""
-        endpoint = ReferenceEndpoint(catalogue, trainings, is_listed=self.durability is not None)
+        is_listed = self.durability is not None
+        endpoint = ReferenceEndpoint(catalogue, trainings, is_listed=is_listed, others=self._others)
         begin = by_task(endpoint.answer, COG, self._options.max_body)
         is_of_all = catalogue is not None and len(catalogue.names()) > 1
         return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
@@ -137,6 +147,7 @@ def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
         _route(POST, path, endpoints.create, scope="predict"),
         _route(PUT, path + "/{id}", endpoints.create, scope="predict"),
         _route(GET, path + "/{id}", endpoints.show, scope="predict"),
+        _route(GET, path + "/{id}/calls", endpoints.show_calls, scope="predict"),
         _route(POST, path + "/{id}/cancel", endpoints.cancel, scope="predict"),
     ]
 

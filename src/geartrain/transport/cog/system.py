@@ -15,10 +15,10 @@ from urllib.parse import quote
 import msgspec
 
 from geartrain.apis import cog, openapi
+from geartrain.apis.timestamps import timestamp
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
-from geartrain.domain.rendering import timestamp
 from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Interface

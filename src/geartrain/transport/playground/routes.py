@@ -18,8 +18,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from geartrain.apis import openapi
-from geartrain.domain.signature.text_values import takes_file, takes_files
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import Signature, takes_file, takes_files
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.workers.warmup import Examples
@@ -228,7 +227,8 @@ def _openai(deployment: Deployment) -> dict[str, Any]:
     from geartrain.domain.signature.openai_view import COUNT  # late: a start needs no card
 
     view, inputs = deployment.openai.view, deployment.openai.inputs
-    names = (view.messages, view.prompt, view.texts, COUNT if view.counts else "")
+    token_ids = "" if view.token_ids is None else view.token_ids.name
+    names = (view.messages, view.prompt, view.texts, token_ids, COUNT if view.counts else "")
     filled = [inputs.get(name, name) for name in names if name]
     return {"endpoints": view.endpoints, "filled": filled, "is_talker": bool(view.messages)}
 

@@ -361,7 +361,7 @@ class BatchInvocation:
                 continue
             apart = self._items[item].packed
             try:
-                outputs[item] = encode_output(self._codec.encoder, part, self._reports.slot.files, apart=apart)
+                outputs[item] = encode_output(self._codec.encoder, part, self._reports.slot, apart=apart)
             except Exception as error:  # noqa: BLE001 - the author's objects may raise anything
                 failures[item] = error
         return outputs, failures

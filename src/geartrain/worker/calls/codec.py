@@ -182,7 +182,7 @@ class SingleInvocation:
         """Encode a value that is no small JSON; `plain` is what it is as JSON, None if it takes more."""
         if plain is not None:
             return OutputBytes([plain], len(plain))
-        return encode_output(encoder, value, self._reports.slot.files, apart=self._packed)
+        return encode_output(encoder, value, self._reports.slot, apart=self._packed)
 
 
 class UnbatchedInvocation(SingleInvocation):

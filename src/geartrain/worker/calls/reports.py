@@ -18,12 +18,13 @@ from geartrain.ipc.messages import DroppedLogs, Handle, Predict, Reports
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import code_of, describe_error, format_error
-from geartrain.worker.values.call_files import CallFiles
 from geartrain.worker.values.faults import OutputError
+from geartrain.worker.values.mapped import MAPPED_FROM
 from geartrain.worker.values.outputs import OutputEncoder
 
 _SMALL: Final = 64  # bytes that a report takes in a frame, beside its texts and its output
 _JSON: Final = "application/json"
+_ROOM: Final = 1024  # bytes in a large output, for its head as the input of another model
 
 
 _Shared = tuple[tuple[int, Handle], ...]
@@ -37,6 +38,7 @@ class OutputBytes(NamedTuple):
     size: int  # bytes of all parts
     packed: bool = False
     files: tuple[FileRef, ...] = ()
+    place: Handle | None = None  # of an output of another model that is passed on, without parts
 
 
 class _Group(NamedTuple):
@@ -140,7 +142,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
                     raise OutputError(
                         f"refers to {len(files)} files, too many for one message: return an archive of them"
                     )
-                lying = shared.get(item)
+                lying = output.place or shared.get(item)
                 if lying is not None:
                     places.append((len(together), lying))
                     together.append(report(item, b"", files))
@@ -156,7 +158,11 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
 
     def _share(self, outputs: Mapping[int, OutputBytes]) -> dict[int, Handle]:
         """Leave packed outputs in shared memory; return the items whose output is there."""
-        chosen = {item: out for item, out in outputs.items() if out.packed and (not out.files or len(outputs) == 1)}
+        chosen = {
+            item: out
+            for item, out in outputs.items()
+            if out.packed and out.place is None and (not out.files or len(outputs) == 1)
+        }
         if not chosen:
             return {}
         placed = self.slot.writer.share([output.parts for output in chosen.values()])
@@ -168,7 +174,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         try:
             self.send(frames[0], idle=idle and len(frames) == 1, shared=shared)
         except BaseException:
-            if shared:
+            if any(place.path in self.slot.regions for _, place in shared):
                 self.slot.writer.withdraw()
             raise
         for frame in frames[1:-1]:
@@ -302,10 +308,16 @@ class LargeOutputs:
         reports.send_ends(self._outputs, self._failures, idle=idle)
 
 
-def encode_output(encoder: OutputEncoder, value: Any, files: CallFiles, *, apart: bool) -> OutputBytes:
+def encode_output(encoder: OutputEncoder, value: Any, slot: Slot, *, apart: bool) -> OutputBytes:
     """Encode one item's output, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
+    files = slot.files
     json, of_value, tensors = encoder.encode(value, files.new_folder, files.temporary_files_of, apart=apart)
     if tensors is None:
         return OutputBytes([json], len(json), packed=False, files=of_value)
-    parts = pack(json, tensors)
+    if slot.answers is not None and not of_value:
+        place = slot.answers.place_of(json, tensors)
+        if place is not None:
+            return OutputBytes((), place.size, packed=True, place=place)
+    is_large = bool(tensors) and len(tensors[0].data) >= MAPPED_FROM
+    parts = pack(json, tensors, room=_ROOM if is_large else 0)
     return OutputBytes(parts, sum(map(len, parts)), packed=True, files=of_value)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from geartrain.authoring import CancelationException
+
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+_Hook = Callable[["sys.UnraisableHookArgs"], Any]
 
 CANCEL_SIGNAL = signal.SIGUSR1
 _AGAIN = (0.001, 0.01, 0.05, 0.2)  # seconds between one signal and the next
@@ -20,7 +24,8 @@ class CancelRegion:
     """The span in which the author's code runs on the main thread.
 
     A cancel is for one call by its serial number: one that comes late, or early, cannot hit another. It is raised once.
-    Inside the region `shield` holds it back while the runtime itself works; it is raised when the shield is left.
+    Inside the region `shield` holds it back while the runtime itself works; it is raised when the shield is left. A
+    finalizer, or a callback of a C library, cannot pass it on: Python would print it and go on. It comes again then.
     """
 
     def __init__(self) -> None:
@@ -28,12 +33,22 @@ class CancelRegion:
         self._requested: set[int] = set()  # of a call that runs, and of those that are still to begin
         self._noticed: int | None = None
         self._raised: int | None = None
+        self._is_lost = False  # while `_on_unraisable` runs, which cannot pass it on either
         self._main = threading.main_thread().ident or 0
+        self._before: tuple[_Handler, _Hook] | None = None
         self.shield: Final = Shield(self._main, self._raise)
 
     def install(self) -> None:
-        """Take the signal. Main thread only."""
-        signal.signal(CANCEL_SIGNAL, self._on_signal)
+        """Take the signal, and exceptions that cannot be passed on. Main thread only."""
+        self._before = signal.signal(CANCEL_SIGNAL, self._on_signal), sys.unraisablehook
+        sys.unraisablehook = self._on_unraisable
+
+    def uninstall(self) -> None:
+        """Give back what `install` has taken. Main thread only."""
+        if self._before is not None:
+            handler, sys.unraisablehook = self._before
+            signal.signal(CANCEL_SIGNAL, handler)
+            self._before = None
 
     def withdraw(self, serial: int) -> None:
         """Cancel a call that has not begun. Main thread only."""
@@ -75,7 +90,7 @@ class CancelRegion:
         return serial in self._requested
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._running is None or self._running not in self._requested:
+        if self._running is None or self._running not in self._requested or self._is_lost:
             return
         self._noticed = self._running
         if self.shield.depth:
@@ -87,6 +102,23 @@ class CancelRegion:
         if self._running is not None and self._raised != self._running:
             self._raised = self._running
             raise CancelationException
+
+    def _on_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        running = self._running
+        if lost.exc_type is CancelationException and running is not None and get_ident() == self._main:
+            self._is_lost = True
+            try:
+                threading.Thread(target=self._repeat, args=(running,), name="geartrain-cancel", daemon=True).start()
+            finally:  # a process may have no room for a thread
+                self._is_lost = False
+        elif self._before is not None:
+            self._before[1](lost)
+
+    def _repeat(self, serial: int) -> None:
+        """Cancel a call that has lost its cancel."""
+        if self._raised == serial:
+            self._raised = self._noticed = None
+        self.request(serial)
 
 
 class Shield:

@@ -35,6 +35,10 @@ class Aids:
         self._wanted = wanted
         self._send = send
         self.on_answer: Callable[[TerminalLent | TerminalRefused], None] = _ignore
+        if wanted.profiles:
+            # On a slow clock pyinstrument warns in the log of a run, of options that geartrain has not. It reads the
+            # variable when it is imported, which the author's code may do.
+            os.environ.setdefault("PYINSTRUMENT_IGNORE_OVERHEAD_WARNING", "1")
         if wanted.terminal is None:
             from geartrain.worker.debugging import no_terminal
 

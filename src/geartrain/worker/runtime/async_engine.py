@@ -159,7 +159,8 @@ class AsyncEngine:
                 call.fail(error)
             if not call.waiting:
                 break
-        del self._running[slot]
+        del report, self._running[slot]  # and the values that it has reported
+        self._models.let_go_of_run((slot, call.serial))
         if running.detached:
             self._control.send(Idle(slot))
         self._stop_if_done()

@@ -30,12 +30,14 @@ from geartrain.ipc.messages import (
     ModelAnswer,
     ModelCall,
     ModelCallEnd,
+    ModelRunEnd,
     Payload,
     Predict,
     decode_call,
 )
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 from geartrain.worker.values.faults import OutputError
+from geartrain.worker.values.mapped import MAPPED_FROM, MappedAnswers, Run
 from geartrain.worker.values.output_files import FileCollector, is_file
 from geartrain.worker.values.outputs import NO_MORE, Walk, to_json
 
@@ -49,6 +51,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _NOBODY: Final = 0  # reads the connection
 _ENGINE: Final = -1  # reads the connection, between two calls
 _SETUP: Final = (-1, 0, ALL)  # the place of a call in `setup()`: slot, serial number, item
+_OVER: Final = "The prediction that called it is over."
 _OUTSIDE: Final = "other models are called from setup() and run(), not from a thread that outlives them"
 
 
@@ -68,6 +71,8 @@ class ModelCalls(Transport):
         self._pending: dict[int, _Call] = {}
         self._thread = get_ident()  # that of the runs, or of their loop
         self._others = OtherRegions()
+        self.answers = MappedAnswers()
+        self._shared: set[Run] = set()  # runs that have had an answer in shared memory, which the server holds
         self._changed = threading.Condition()
         self._reader = _NOBODY  # the thread that reads the connection
         self._waiting = 0  # threads of an async worker
@@ -77,10 +82,11 @@ class ModelCalls(Transport):
     def begin(self, model: str, version: str, inputs: dict[str, Any]) -> _Call:
         """Begin a call. Raises `TypeError` for an input that cannot be sent."""
         slot, serial, item = self._place()
-        payload, packed = self._payload(inputs, slot)
+        payload, packed, passed = self._payload(inputs, slot)
         number = next(self._numbers)
-        call = self._pending[number] = _Call(self, number)
-        self._channel.send(ModelCall(number, slot, serial, item, model, version, payload, packed))
+        call = self._pending[number] = _Call(self, number, (slot, serial))
+        self._let_go()
+        self._channel.send(ModelCall(number, slot, serial, item, model, version, payload, packed, passed))
         return call
 
     def is_async(self) -> bool:
@@ -97,8 +103,8 @@ class ModelCalls(Transport):
             raise RuntimeError(_OUTSIDE)
         return place.slot, place.serial, 0 if len(place.items) == 1 else ALL
 
-    def _payload(self, inputs: dict[str, Any], slot: int) -> tuple[Payload, bool]:
-        """Return inputs as they travel, and whether they are packed."""
+    def _payload(self, inputs: dict[str, Any], slot: int) -> tuple[Payload, bool, Handle | None]:
+        """Return inputs as they travel, whether they are packed, and the place of a tensor that is only passed on."""
         rest: dict[str, Any] = {}
         tensors: list[Tensor] = []
         for name, value in inputs.items():
@@ -114,19 +120,29 @@ class ModelCalls(Transport):
         parts = pack(json, tensors) if tensors else [json]
         size = sum(map(len, parts))
         if size <= WORTHWHILE:
-            return Inline(b"".join(parts)), bool(tensors)
+            return Inline(b"".join(parts)), bool(tensors), None
+        if len(tensors) == 1 and len(tensors[0].data) >= MAPPED_FROM:
+            passed = self.answers.place_of_contents(tensors[0].data)
+            if passed is not None:
+                return Inline(bytes(parts[0])), True, passed
         # The memory of a slot has one writer: the thread of its run. Other threads send the bytes, or a file.
         is_own = get_ident() == self._thread and 0 <= slot < len(self.slots)
         writer = self.slots[slot].writer if is_own else self._writer
         with self._channel.shield:
             payload = writer.place(parts, may_share=bool(tensors))
-            return payload or writer.to_file(parts), bool(tensors)
+            return payload or writer.to_file(parts), bool(tensors), None
 
     # answers
 
     def on_answer(self, answer: ModelAnswer) -> None:
         """Pass a part of an answer to the call that waits for it."""
         call = self._pending.get(answer.number)
+        if type(answer.output) is Handle:
+            if call is None or call.is_late:  # it has ended while it was being canceled
+                self._channel.send(ModelCallEnd(answer.number))
+                answer = ModelAnswer(answer.number, error=_OVER, code="run_canceled")
+            else:
+                self._shared.add(call.run)
         if call is None:
             return
         if answer.mode or answer.error:
@@ -188,10 +204,31 @@ class ModelCalls(Transport):
 
     def end_run(self) -> None:
         """Note that the engine of a sync worker reads the connection from now on."""
-        self.current = None
+        message, self.current = self.current, None
+        if message is not None and (self._shared or self._pending):
+            self.let_go_of_run((message.slot, message.serial))
         if self._pending:
             with self._changed:
                 self._reader = _ENGINE
+
+    def let_go_of_run(self, run: Run) -> None:
+        """Give back the answers in shared memory to calls that a run has made: it is over."""
+        if not (self._shared or self._pending):
+            return
+        late = [call for call in list(self._pending.values()) if call.run == run]
+        if run not in self._shared and not late:
+            return
+        for call in late:
+            call.is_late = True
+        self._shared.discard(run)
+        kept = self.answers.end_run(run)
+        self._let_go()
+        self._channel.send(ModelRunEnd(*run, kept))
+
+    def _let_go(self) -> None:
+        """Tell the server which answers are no longer read."""
+        for number in self.answers.take_over():
+            self._channel.send(ModelCallEnd(number))
 
     def end(self, number: int, *, is_over: bool) -> None:
         """Tell the server that an answer is no longer needed."""
@@ -203,11 +240,15 @@ class ModelCalls(Transport):
 
     # values
 
-    def value_of(self, answer: ModelAnswer) -> Any:
-        """Return an output as Python has it."""
+    def value_of(self, answer: ModelAnswer, run: Run) -> Any:
+        """Return an output as Python has it, of a call that `run` has made."""
         payload = answer.output
         if payload is None:
             return None
+        if answer.may_stay and type(payload) is Handle:
+            mapped = self.answers.map(answer.number, payload, run)
+            if mapped is not None:
+                return _unpacked(mapped, answer, is_own=True)
         data = self._others.view(payload) if type(payload) is Handle else _reader.read(payload)
         try:
             return _unpacked(data, answer) if answer.packed else _python(_decode(data), answer.files)
@@ -220,9 +261,11 @@ class ModelCalls(Transport):
 class _Call(PendingCall):
     """A call that has begun: `PendingCall` of `geartrain.authoring.nested`."""
 
-    __slots__ = ("_calls", "_end", "_number", "_parts", "_waiter", "news")
+    __slots__ = ("_calls", "_end", "_number", "_parts", "_waiter", "is_late", "news", "run")
 
-    def __init__(self, calls: ModelCalls, number: int) -> None:
+    def __init__(self, calls: ModelCalls, number: int, run: Run) -> None:
+        self.run = run  # the one that has made it
+        self.is_late = False  # that is over
         self._calls = calls
         self.news = 0  # number of parts and ends so far; read before them, and changed after them
         self._number = number
@@ -276,7 +319,7 @@ class _Call(PendingCall):
             self._calls.wait(self, seen)
         if not self._parts:
             self._check_end(StopIteration)
-        return self._calls.value_of(self._parts.popleft())
+        return self._calls.value_of(self._parts.popleft(), self.run)
 
     async def anext(self) -> Any:
         """See `PendingCall`."""
@@ -287,7 +330,7 @@ class _Call(PendingCall):
             await self._next_part(seen)
         if not self._parts:
             self._check_end(StopAsyncIteration)
-        return self._calls.value_of(self._parts.popleft())
+        return self._calls.value_of(self._parts.popleft(), self.run)
 
     def cancel(self) -> None:
         """See `PendingCall`."""
@@ -326,8 +369,8 @@ class _Call(PendingCall):
         if end.error:
             raise ModelError(end.model, end.code, end.error)
         if end.mode == "value":
-            return self._calls.value_of(end)
-        chunks = [self._calls.value_of(part) for part in self._parts]
+            return self._calls.value_of(end, self.run)
+        chunks = [self._calls.value_of(part, self.run) for part in self._parts]
         self._parts.clear()
         return "".join(chunks) if end.mode == "concatenate" else chunks
 
@@ -372,11 +415,11 @@ def _arrays() -> Any:
     return arrays
 
 
-def _unpacked(data: Buffer, answer: ModelAnswer) -> Any:
-    """Return the arrays of a packed output, in a record if it is one."""
+def _unpacked(data: Buffer, answer: ModelAnswer, *, is_own: bool = False) -> Any:
+    """Return the arrays of a packed output, in a record if it is one; `is_own`: its memory is the author's."""
     array_from = _arrays().array_from
     json, tensors = unpack(data)
-    values = {tensor.name: array_from(tensor) for tensor in tensors}
+    values = {tensor.name: array_from(tensor, is_own=is_own) for tensor in tensors}
     if not answer.record:
         return next(iter(values.values()), None)
     return Record(values if json == NO_MORE else {**_python(_decode(json), answer.files), **values})

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from geartrain.authoring import nested
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.signature.openai_view import openai_view
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Fatal,
@@ -36,7 +35,7 @@ from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel, wakeup_of
 from geartrain.worker.channels.slot import OpenedMemory, Slot, can_share
 from geartrain.worker.debugging.aids import Aids
-from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.errors import ChatTemplateError, describe_error, format_error
 from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
 from geartrain.worker.loading.setup import arguments_of_setup
@@ -184,7 +183,7 @@ class _Session:
                 from geartrain.worker.loading.backend_runner import load_backend
 
                 runner = load_backend(init.backend, init.batching)
-                # Objects of libraries stay: collecting them again and again delays requests by 50 ms. # An author's own
+                # Objects of libraries stay: collecting them again and again delays requests by 50 ms. An author's own
                 # objects may be meant to be collected, so those of code are not frozen.
                 gc.collect()
                 gc.freeze()
@@ -247,14 +246,19 @@ class _Session:
 
     def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
         """Return a model whose prompt can be made of a chat, if it takes one."""
+        if not runner.signature.inputs:
+            return runner
+        from geartrain.domain.signature.openai_view import openai_view  # late: with no inputs there is no prompt
+
         name = self._init.prompt or openai_view(runner.signature).prompt
         if not name:
             return runner
-        from geartrain.worker.loading.chat_prompts import ChatTemplateError, with_chats  # few models need it
+        from geartrain.worker.loading.chat_prompts import with_chats  # few models need it
 
         folders = [Path(folder) for folder in (self._init.root, self._init.weights) if folder]
+        own = Path(self._init.root) / self._init.chat_template if self._init.chat_template else None
         try:
-            parameters = with_chats(runner.parameters, name, instance=runner.instance, folders=folders)
+            parameters = with_chats(runner.parameters, name, instance=runner.instance, folders=folders, own=own)
         except ChatTemplateError as error:
             raise _SetupFailedError(str(error)) from error
         return runner._replace(parameters=parameters)
@@ -300,9 +304,9 @@ class _Session:
         memory = OpenedMemory()
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
-            slots = [Slot(channel, CleanedCallFiles(temporary), memory) for _ in range(number)]
+            slots = [Slot(channel, CleanedCallFiles(temporary), memory, answers=models.answers) for _ in range(number)]
         else:
-            slots = [Slot(channel, CallFiles(), memory) for _ in range(number)]
+            slots = [Slot(channel, CallFiles(), memory, answers=models.answers) for _ in range(number)]
         models.slots = slots
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()

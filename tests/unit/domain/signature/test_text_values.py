@@ -13,10 +13,8 @@ from geartrain.domain.signature.text_values import (
     encode_values,
     parse_boolean,
     parse_json,
-    takes_file,
-    takes_files,
 )
-from geartrain.domain.signature.types import InputField, TypeSpec
+from geartrain.domain.signature.types import InputField, TypeSpec, takes_file, takes_files
 
 PATH, STRING, INTEGER = TypeSpec("path"), TypeSpec("string"), TypeSpec("integer")
 PATHS = TypeSpec("array", items=PATH)

@@ -198,6 +198,8 @@ def test_streams_that_are_longer_than_late_readers_get_are_not_kept() -> None:
 
 def test_predictions_that_share_a_run_are_bounded() -> None:
     class Member:
+        is_kept = False
+
         def __init__(self) -> None:
             self.prediction = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
 

@@ -233,3 +233,41 @@ def _check_taken(
         assert since[taken[0]] <= min(since[index] for index in overdue) or total >= policy.max_size
     for index in taken:
         model.leave(index)
+
+
+def _queue_of(policy: BatchPolicy) -> CallQueue[tuple[int, int]]:
+    return FirstComeQueue() if policy.max_size == 1 else BatchQueue(policy)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5), st.integers(0, 9)), max_size=12), max_size=5),
+    st.sampled_from(
+        [
+            BatchPolicy(max_size=6),
+            BatchPolicy(max_size=6, learn_delay=True),
+            BatchPolicy(max_size=6, max_delay=3.0),
+            BatchPolicy(max_size=6, max_cost=20, sort=2),
+            BatchPolicy(max_size=6, preferred_sizes=(3,)),
+            BatchPolicy(max_size=1),
+        ]
+    ),
+)
+def test_those_that_come_together_wait_as_one_by_one(
+    turns: list[list[tuple[str, int, int]]], policy: BatchPolicy
+) -> None:
+    one_by_one, together = _queue_of(policy), _queue_of(policy)
+    for turn, arrivals in enumerate(turns):
+        now = float(turn)
+        entries = [((turn, at), key, Size(rows, float(cost))) for at, (key, rows, cost) in enumerate(arrivals)]
+        changes = [one_by_one.add(item, key, size, now=now) for item, key, size in entries]
+        may_run = together.add_all(entries, now=now)
+        assert may_run or not any(changes)
+        assert (list(together), together.rows, together.due()) == (list(one_by_one), one_by_one.rows, one_by_one.due())
+        taken = one_by_one.take(now)
+        assert together.take(now) == taken
+        for queue in (one_by_one, together):
+            queue.end_call(len(taken), took=0.5, now=now + 0.5)
+    while one_by_one:
+        assert together.take(99.0) == one_by_one.take(99.0)
+    assert not together

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,11 +17,10 @@ from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
 
 @pytest.fixture
 def region() -> Iterator[CancelRegion]:
-    before = signal.getsignal(CANCEL_SIGNAL)
     region = CancelRegion()
     region.install()
     yield region
-    signal.signal(CANCEL_SIGNAL, before)
+    region.uninstall()
 
 
 def in_thread(function: Callable[[], object]) -> None:
@@ -184,3 +185,82 @@ def test_signal_is_not_sent_for_ever(region: CancelRegion, monkeypatch: pytest.M
     region.request(1)
     assert sent
     region.leave()
+
+
+class Finalized:
+    """Holds on to its thread in its finalizer."""
+
+    def __init__(self, hold: Callable[[], object]) -> None:
+        self._hold = hold
+
+    def __del__(self) -> None:
+        self._hold()
+
+
+def callback_of_c(hold: Callable[[], object]) -> None:
+    ctypes.CFUNCTYPE(None)(lambda: hold() and None)()
+
+
+def finalizer(hold: Callable[[], object]) -> None:
+    Finalized(hold)
+
+
+@pytest.mark.parametrize("swallow", [finalizer, callback_of_c])
+def test_cancel_that_is_swallowed_comes_again(region: CancelRegion, swallow: Callable[..., None]) -> None:
+    read_end, write_end = os.pipe()
+    thread = threading.Thread(target=region.request, args=(1,))
+
+    def hold() -> None:
+        thread.start()
+        os.read(read_end, 1)  # nobody ever writes
+
+    def run() -> None:
+        swallow(hold)
+        os.read(read_end, 1)
+
+    assert region.enter(1)
+    with pytest.raises(CancelationException):
+        run()
+    region.leave()
+    thread.join()
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_without_room_for_a_thread_later_cancels_come(region: CancelRegion, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread:
+        def __init__(self, **_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+    real = threading.Thread
+
+    def hold() -> None:
+        thread = real(target=region.request, args=(1,))
+        monkeypatch.setattr(threading, "Thread", NoThread)
+        thread.start()
+        thread.join()
+
+    assert region.enter(1)
+    finalizer(hold)
+    region.leave()
+    monkeypatch.undo()
+    assert region.enter(2)
+    with pytest.raises(CancelationException):
+        request_from_thread(region, 2)
+    region.leave()
+
+
+def test_other_exceptions_of_finalizers_are_shown_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: shown.append(lost.exc_value))
+    region = CancelRegion()
+    region.install()
+    assert region.enter(1)
+
+    def fail() -> None:
+        raise ValueError("in a finalizer")
+
+    finalizer(fail)
+    region.leave()
+    region.uninstall()
+    assert [str(error) for error in shown] == ["in a finalizer"]

@@ -54,6 +54,20 @@ def test_memory_is_opened_once_and_kept(slot: Slot, opened: OpenedMemory, parent
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
 
 
+def test_path_of_another_region_by_now_is_opened_anew(opened: OpenedMemory) -> None:
+    """The number of a descriptor is given again when the memory of a worker that has ended is closed."""
+    first = Region.create()
+    first.write([b"first"])
+    path = first.path
+    assert bytes(opened.open(path).view(5)) == b"first"
+    first.close()
+    second = Region.create()
+    assert second.path == path
+    second.write([b"other"])
+    assert bytes(opened.open(path).view(5)) == b"other"
+    second.close()
+
+
 def test_without_memory_outputs_travel_in_messages(slot: Slot) -> None:
     assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
 

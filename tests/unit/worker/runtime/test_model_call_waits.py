@@ -23,7 +23,7 @@ def test_answer_that_another_thread_has_read_is_not_waited_for(has_ended: bool, 
     channel: Any = Silent()
     calls = ModelCalls(channel, lambda: tmp_path / "new")
     calls.in_setup = False
-    call = calls._pending[1] = _Call(calls, 1)
+    call = calls._pending[1] = _Call(calls, 1, (0, 1))
     seen = call.news
     calls.on_answer(ModelAnswer(1, error="no" if has_ended else "", mode="" if has_ended else "iterator"))
     calls.wait(call, seen)
@@ -40,7 +40,7 @@ def test_part_that_has_been_seen_is_waited_for(tmp_path: Path) -> None:
     channel: Any = Coming()
     calls = ModelCalls(channel, lambda: tmp_path / "new")
     calls.in_setup = False
-    call = calls._pending[1] = _Call(calls, 1)
+    call = calls._pending[1] = _Call(calls, 1, (0, 1))
     calls.on_answer(ModelAnswer(1))
     with pytest.raises(SystemExit):
         calls.wait(call, call.news)

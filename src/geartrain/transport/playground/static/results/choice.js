@@ -2,6 +2,9 @@
 
 const LINES = /\.(jsonl|ndjson|json)$/i;
 const PARQUET = /\.(parquet|arrow|feather)$/i;
+const PARQUET_FAULT =
+  "Parquet and Arrow cannot be opened here. geartrain batch writes JSON lines with -o FILE.jsonl, and pandas makes them of a folder: " +
+  'pandas.read_parquet("OUT").to_json("rows.jsonl", orient="records", lines=True)';
 const BESIDE = /(?:^|\/)([^/]*_files\/[^/]+)$/; // as a result names it
 const MOST_FILES = 200_000; // that are looked at in a folder
 
@@ -44,7 +47,7 @@ export function sorted(given) {
   const lines = given.length === 1 && !PARQUET.test(given[0].file.name) && !BESIDE.test(given[0].path) ? given : given.filter(isResult);
   const files = lines.sort((one, other) => (one.path < other.path ? -1 : 1)).map(({ file }) => file);
   const isParquet = !files.length && given.some(({ file }) => PARQUET.test(file.name));
-  const fault = isParquet ? "Parquet and Arrow cannot be opened here. geartrain batch writes JSON lines with -o FILE.jsonl." : "";
+  const fault = isParquet ? PARQUET_FAULT : "";
   return { files, besides, fault };
 }
 

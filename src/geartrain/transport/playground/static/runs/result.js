@@ -8,6 +8,7 @@ import { jsonBox } from "../outputs/json.js";
 import { releaseMedia } from "../outputs/media.js";
 import { arranged, showValue } from "../outputs/output.js";
 import { growingText } from "../outputs/words.js";
+import { waterfall } from "./waterfall.js";
 
 const LOG_SHOWN = 50_000; // characters of a log that grows
 
@@ -30,17 +31,19 @@ export function statusSign(status) {
 /**
  * Make the panel of results. Returns `{ element, show }`; `show(run, output)` shows a run, `output` being its schema.
  * `again` is called when the reader wants another try, and `onstatus` when the state of the run that is shown changes.
- * `linkOf(run)` is the URL of a run that can be opened again, null for one that cannot.
+ * `linkOf(run)` is the URL of a run that can be opened again, null for one that cannot. `callsOf(run)` asks for the calls of
+ * models by a run that is over.
  */
-export function makeResult({ again, onstatus, linkOf }) {
+export function makeResult({ again, onstatus, linkOf, callsOf }) {
   const head = h("div", { class: "result-head" });
   const output = h("div", { class: "result-body" });
   const logs = h("div", { class: "result-body" });
   const details = h("div", { class: "result-body" });
+  const calls = h("div", { class: "calls" });
   const shown = tabs("Result", [
     { id: "output", label: "Output", panel: output },
     { id: "logs", label: "Logs", panel: logs },
-    { id: "details", label: "Details", panel: details },
+    { id: "details", label: "Details", panel: details, onshow: () => void paintCalls() },
   ]);
   const element = h("section", { class: "panel result", "aria-label": "Result" }, h("div", { class: "panel-head" }, shown.list, head), shown.panels);
   let current = null;
@@ -56,6 +59,7 @@ export function makeResult({ again, onstatus, linkOf }) {
 
   function show(run, schema) {
     current = run;
+    calls.replaceChildren();
     releaseMedia();
     view = makeLiveOutput(schema);
     output.replaceChildren(view.element);
@@ -107,6 +111,7 @@ export function makeResult({ again, onstatus, linkOf }) {
       output.replaceChildren(...finalOutput(run, schema, again));
       paintLogs(run);
       paintDetails(run);
+      void paintCalls();
       shown.badge("logs", run.logs ? String(lineCount(run.logs)) : "");
       if (run.status !== "succeeded") shown.show("output");
       announce(`${STATUS_TEXTS[run.status]}${run.error ? `: ${run.error}` : ""}`);
@@ -149,7 +154,16 @@ export function makeResult({ again, onstatus, linkOf }) {
     }
     const rows = Object.entries(facts).filter(([, value]) => value !== null);
     const table = h("dl", { class: "facts wide" }, rows.map(([key, value]) => h("div", {}, h("dt", {}, visible(key)), h("dd", {}, visible(String(value)).slice(0, 500)))));
-    details.replaceChildren(table, ...(run.prediction ? [h("h3", {}, "Answer"), jsonBox(run.prediction, "prediction")] : []));
+    details.replaceChildren(table, calls, ...(run.prediction ? [h("h3", {}, "Answer"), jsonBox(run.prediction, "prediction")] : []));
+  }
+
+  // They are asked for when a reader looks at the details.
+  async function paintCalls() {
+    const run = current;
+    if (!run?.prediction || shown.current !== "details") return;
+    run.calls ??= await callsOf(run).catch(() => null);
+    const isShown = current === run && run.calls?.calls.length;
+    if (isShown) calls.replaceChildren(h("h3", {}, "Calls of models"), waterfall(run.calls, statusSign));
   }
 
   function say(text) {

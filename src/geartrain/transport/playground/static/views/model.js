@@ -157,7 +157,8 @@ function makeWorkbench(model, { version, job, path, known, look, run: first, com
   const target = { name: model.name, path: `${path}${JOBS[job].path}`, streams: known.streams };
   const past = historyOf(`${target.path}`);
   const linkOf = (each) => (each.prediction ? ran.linkTo(each.id) : null);
-  const result = makeResult({ again: () => void start(), onstatus: () => list.paint(), linkOf });
+  const callsOf = (run) => ask(`${target.path}/${encodeURIComponent(run.id)}/calls`);
+  const result = makeResult({ again: () => void start(), onstatus: () => list.paint(), linkOf, callsOf });
   const comparison = makeComparison({ closed: () => tellCompared([]) });
   const form = makeForm(known.fields, { changed: () => repaint(), submit: () => void start() });
   const json = makeJsonPanel(form, known.fields);
