@@ -22,6 +22,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from geartrain.transport.grpc import torchserve_pb2 as torchserve
 from tests.support import garbage, web_server
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
@@ -291,7 +292,7 @@ def running(folder: Path, *options: str) -> Iterator[Live]:
         process = ServerProcess(
             str(folder / "models"),
             *("--grpc-port", "0", "--queue", "16", "--keep", "0.01s", "--stream-grace", "0"),
-            *("--allow-private-urls", "--wakeup", "blocking", "--api", "kserve", *options),
+            *("--allow-private-urls", "--wakeup", "blocking", "--api", "kserve,torchserve", *options),
             under=(sys.executable, garbage.__file__),
             env={garbage.SOCKET: str(folder / "server"), "GARBAGE_FOLDER": str(folder)},
         )
@@ -526,6 +527,83 @@ def stream_call_timed_out(model: str) -> Send:
     return send
 
 
+def torchserve_request(text: str, wait: str = "") -> Any:
+    return torchserve.PredictionsRequest(model_name="plain", input={"text": text.encode(), "wait": wait.encode()})
+
+
+def torchserve_call(live: Live, method: str) -> Any:
+    """Return the function of a method that answers with a stream; that of `Predictions` is one of one message."""
+    channel: Any = live.channel
+    path = f"/org.pytorch.serve.grpc.inference.InferenceAPIsService/{method}"
+    make = channel.stream_stream if method == "StreamPredictions2" else channel.unary_stream
+    return make(path, torchserve.PredictionsRequest.SerializeToString, torchserve.PredictionResponse.FromString)
+
+
+def torchserve_prediction(method: str, text: str = "x", **options: Any) -> Send:
+    """Make a function that sends a request of TorchServe's service, which fails if its text is `fail`."""
+
+    def send(live: Live) -> None:
+        with pytest.raises(grpc.RpcError) if text == "fail" else contextlib.nullcontext():
+            assert list(torchserve_call(live, method)(torchserve_request(text), **options))
+
+    return send
+
+
+def torchserve_left(method: str, timeout: float | None = None) -> Send:
+    def send(live: Live) -> None:
+        with live.waiting() as (file, started):
+            call = torchserve_call(live, method)(torchserve_request("x", file), timeout=timeout)
+            started()
+            call.cancel()
+
+    return send
+
+
+def torchserve_timed_out(method: str) -> Send:
+    def send(live: Live) -> None:
+        with live.waiting() as (file, _), pytest.raises(grpc.RpcError):
+            list(torchserve_call(live, method)(torchserve_request("x", file), timeout=SHORT))
+
+    return send
+
+
+def torchserve_sequence(live: Live) -> None:
+    """Send a request, one that fails, and one without a sequence, on one call."""
+    asked = [torchserve_request("x"), torchserve_request("fail"), torchserve_request("x")]
+    for each in asked[:2]:
+        each.sequenceId = "s"
+    assert len(list(torchserve_call(live, "StreamPredictions2")(iter(asked)))) == len(asked)
+
+
+def torchserve_sequence_left(live: Live) -> None:
+    with live.waiting() as (file, started):
+        asked = torchserve_request("x", file)
+        asked.sequenceId = "s"
+        call = torchserve_call(live, "StreamPredictions2")(iter([asked]))
+        started()
+        call.cancel()
+
+
+def stored_file(live: Live) -> None:
+    """Upload a file, read it, and remove it."""
+    for client in (live.http, live.http2):
+        made = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}\n")})
+        path = f"/v1/files/{made.json()['id']}"
+        assert client.get(f"{path}/content").content == b"{}\n"
+        assert client.delete(path).status_code == 200
+
+
+def message_batch(live: Live) -> None:
+    """Run a batch of messages, read its results, and remove it."""
+    for client in (live.http, live.http2):
+        params = {"model": "writer", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+        body = {"requests": [{"custom_id": name, "params": params} for name in "ab"]}
+        path = f"/v1/messages/batches/{client.post('/v1/messages/batches', json=body).json()['id']}"
+        until(lambda client=client, path=path: client.get(path).json()["processing_status"] == "ended")  # type: ignore[misc]
+        assert len(client.get(f"{path}/results").text.splitlines()) == 2
+        assert client.delete(path).status_code == 200
+
+
 def bad_calls(live: Live) -> None:
     for wrong in (pb.ModelInferRequest(model_name="plain", inputs=[{"name": "no"}]), message("no", "")):
         with pytest.raises(grpc.RpcError):
@@ -733,6 +811,23 @@ def of_grpc(model: str) -> dict[str, Send]:
     }
 
 
+def of_torchserve() -> dict[tuple[str, str], Send]:
+    found: dict[tuple[str, str], Send] = {
+        ("plain", "torchserve-sequence"): torchserve_sequence,
+        ("plain", "torchserve-sequence-left"): torchserve_sequence_left,
+    }
+    for name, method in (("torchserve", "Predictions"), ("torchserve-stream", "StreamPredictions")):
+        found |= {
+            ("plain", name): torchserve_prediction(method),
+            ("plain", f"{name}-failed"): torchserve_prediction(method, "fail"),
+            ("plain", f"{name}-limited"): torchserve_prediction(method, timeout=PATIENCE),
+            ("plain", f"{name}-left"): torchserve_left(method),
+            ("plain", f"{name}-limited-left"): torchserve_left(method, PATIENCE),
+            ("plain", f"{name}-timed-out"): torchserve_timed_out(method),
+        }
+    return found
+
+
 def of_bodies() -> dict[tuple[str, str], Send]:
     path, other = "/models/whole/invoke", "/models/plain/invoke"
     return {
@@ -776,6 +871,7 @@ KINDS: Final[dict[tuple[str, str], Send]] = {
     **{("plain", name): send for name, send in of_mcp().items()},
     **of_media(),
     **of_bodies(),
+    **of_torchserve(),
     **of_pipelines(),
     ("joining", "broken"): asks("/models/joining/predictions", json=inputs("break")),
     ("plain", "bad-json"): asks(_PLAIN, 400, content=b"{", headers=NO_JSON),
@@ -801,8 +897,13 @@ KINDS: Final[dict[tuple[str, str], Send]] = {
 }
 
 
+OF_STORE: Final[dict[tuple[str, str], Send]] = {
+    ("plain", "stored-file"): stored_file,
+    ("writer", "message-batch"): message_batch,
+}
 STORED: Final = [
-    (model, kind) for model, kind in KINDS if model == "files" or kind in {*of_cog(model), "form", "joined", "webhook"}
+    *(each for each in KINDS if each[0] == "files" or each[1] in {*of_cog(each[0]), "form", "joined", "webhook"}),
+    *OF_STORE,
 ]
 
 
@@ -818,7 +919,7 @@ def test_s2_requests_with_a_store_leave_no_cycle(stored: Live, model: str, kind:
 
 def check(live: Live, model: str, kind: str) -> None:
     """Count, with the collector off, what grows with the number of requests and nothing refers to: it is in a cycle."""
-    send = KINDS[model, kind]
+    send = {**KINDS, **OF_STORE}[model, kind]
     send(live)  # what is made once for all requests of the kind
     processes = ("server", model)
     for process in processes:

@@ -1,4 +1,4 @@
-"""Large tensors over HTTP/1.1: bodies are received where the worker reads them, whatever clients and workers do."""
+"""Large tensors over HTTP and gRPC are received where the worker reads them, whatever clients and workers do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import random
+import struct
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from geartrain.bridge import payloads
 from geartrain.bridge.payloads import received_in_place
@@ -19,6 +21,7 @@ from geartrain.domain.predictions.calls import CallInput
 from geartrain.ipc.memory import BodyMemory
 from geartrain.ipc.messages import Handle
 from geartrain.server import http
+from tests.support.http2 import Http2Client, http2
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import Answer, connection
 
@@ -219,3 +222,107 @@ async def test_the_memory_is_closed_with_the_server(serve: Serve, seen: Seen) ->
         assert opened
     assert seen.memory[0].take(100_000, 0) is None
     await eventually(lambda: not open_memory() & opened)
+
+
+def message_of(values: np.ndarray, **fields: Any) -> bytes:
+    """A body of gRPC. The client's own library writes its fields in this order, too."""
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="INT32", shape=values.shape)
+    request = pb.ModelInferRequest(model_name="model", inputs=[tensor], raw_input_contents=[values.tobytes()], **fields)
+    message: bytes = request.SerializeToString()
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+async def call(client: Http2Client, body: bytes, *, cut: int = 0, size: int = 16_384) -> tuple[str, bytes]:
+    """Send a call in two pieces, in frames of `size`; return its status, and the contents of its answer."""
+    fields = [("content-type", "application/grpc"), ("te", "trailers")]
+    stream = await client.begin("POST", "/inference.GRPCInferenceService/ModelInfer", *fields)
+    if cut:
+        await client.upload(stream, body[:cut], end=False, size=size)
+    await client.upload(stream, body[cut:], size=size)
+    answer = await client.answer(stream)
+    status: str = {**answer.headers, **answer.trailers}["grpc-status"]
+    if status != "0":
+        return status, b""
+    return status, bytes(pb.ModelInferResponse.FromString(answer.body[5:]).raw_output_contents[0])
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "seven", "parameters": {"a": pb.InferParameter(int64_param=1)}}])
+async def test_contents_of_grpc_are_received_in_place(server: LiveServer, seen: Seen, fields: Any) -> None:
+    async with http2(server.url) as client:
+        for number, size in enumerate((16_384, 16_384, 1000, 16_001)):
+            values = numbers(number)
+            status, contents = await call(client, message_of(values, **fields), cut=5_000, size=size)
+            assert (status, np.array_equal(np.frombuffer(contents, np.int32), values + 1)) == ("0", True)
+    assert (seen.in_place, seen.copied) == (4, 0)
+    await eventually(seen.is_returned)
+
+
+async def test_calls_of_grpc_at_once_get_their_own(server: LiveServer, seen: Seen) -> None:
+    async def ask(number: int) -> None:
+        async with http2(server.url) as client:
+            for turn in range(6):
+                values = numbers(100 * number + turn, 60_000 + 1000 * number)
+                status, contents = await call(client, message_of(values))
+                assert (status, np.array_equal(np.frombuffer(contents, np.int32), values + 1)) == ("0", True)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(6):
+            group.create_task(ask(number))
+    assert seen.in_place > 20
+    await eventually(seen.is_returned)
+
+
+@pytest.mark.parametrize("cut", [0, 100_000])
+async def test_bodies_of_grpc_of_another_length_than_announced(server: LiveServer, seen: Seen, cut: int) -> None:
+    whole = message_of(numbers(1))
+    async with http2(server.url) as client:
+        assert await call(client, whole + b"more", cut=cut) == ("12", b"")
+        assert await call(client, whole + whole, cut=cut) == ("12", b"")
+        assert await call(client, whole[:-1], cut=cut) == ("13", b"")
+        assert await call(client, whole[:5] + bytes(len(whole) - 5), cut=cut) == ("3", b"")
+        assert (await call(client, whole, cut=cut))[0] == "0"
+    await eventually(seen.is_returned)
+
+
+async def test_contents_of_grpc_before_their_description_and_typed_ones(server: LiveServer, seen: Seen) -> None:
+    values = numbers(1)
+    raw = pb.ModelInferRequest(raw_input_contents=[values.tobytes()]).SerializeToString()
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="INT32", shape=values.shape)
+    head = pb.ModelInferRequest(model_name="model", inputs=[tensor]).SerializeToString()
+    typed = pb.InferTensorContents(int_contents=values.tolist())
+    by_type = pb.ModelInferRequest.InferInputTensor(name="x", datatype="INT32", shape=values.shape, contents=typed)
+    messages = [
+        raw + head,
+        pb.ModelInferRequest(model_name="model", inputs=[by_type]).SerializeToString(),
+    ]
+    async with http2(server.url) as client:
+        found = [await call(client, struct.pack(">BI", 0, len(each)) + each) for each in messages]
+    assert [status for status, _ in found] == ["0", "0"]
+    assert all(np.array_equal(np.frombuffer(contents, np.int32), values + 1) for _, contents in found)
+    assert seen.in_place == 1
+    await eventually(seen.is_returned)
+
+
+async def test_clients_of_grpc_that_hang_up_leave_nothing(server: LiveServer, seen: Seen) -> None:
+    whole = message_of(numbers(5))
+    fields = [("content-type", "application/grpc"), ("te", "trailers")]
+    for size in (1000, 100_000, 500_000, len(whole)):
+        async with http2(server.url) as client:
+            stream = await client.begin("POST", "/inference.GRPCInferenceService/ModelInfer", *fields)
+            await client.upload(stream, whole[:size], end=False)
+    async with http2(server.url) as client:
+        assert (await call(client, whole))[0] == "0"
+    await eventually(seen.is_returned)
+
+
+async def test_binary_tensors_over_http2_are_received_in_place(server: LiveServer, seen: Seen) -> None:
+    head, _, body = request_of(numbers(7)).partition(b"\r\n\r\n")
+    lines = [line.decode().partition(": ") for line in head.splitlines()[2:]]
+    async with http2(server.url) as client:
+        stream = await client.begin("POST", PATH, *((name, value) for name, _, value in lines))
+        await client.upload(stream, body)
+        answer = await client.answer(stream)
+        begin = int(answer.headers["inference-header-content-length"])
+        assert np.array_equal(np.frombuffer(answer.body[begin:], np.int32), numbers(7) + 1)
+    assert (seen.in_place, seen.copied) == (1, 0)
+    await eventually(seen.is_returned)

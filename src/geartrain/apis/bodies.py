@@ -11,11 +11,10 @@ from geartrain.authoring.requests import BINARY_TYPE, JSON_TYPE, TEXT_TYPE, chec
 from geartrain.domain.data_urls import data_url_of, read_data_url
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.rendering import clip, json_fault
-from geartrain.domain.signature.types import InputField, Signature
+from geartrain.domain.signature.types import FILE_KINDS, InputField, Signature
 from geartrain.domain.tensors.tensor import Buffer, Tensor, join_bytes, unpack
 
 _PREFIX: Final = 4  # bytes of the length of an element of BYTES
-_FILES: Final = frozenset({"path", "file"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -64,10 +63,12 @@ class BodyForm(NamedTuple):
     Attributes:
         read: makes the inputs of a body of a content type; raises `GeartrainError`.
         write: makes the body and its type of the outputs in JSON.
+        example: makes an example of a body in JSON of one of inputs.
     """
 
     read: Callable[[bytes, str, Signature], Inputs]
     write: Callable[[Sequence[bytes], Wanted, Signature], tuple[bytes, str]]
+    example: Callable[[Mapping[str, Any]], Any] = dict
 
 
 def request_json(whole: Whole) -> bytes:
@@ -113,7 +114,7 @@ def read_plain(body: bytes, content_type: str, signature: Signature) -> Inputs:
         field = _only(signature, lambda each: each.type.kind == "string")
         if field is not None:
             return Inputs((_encode({field.name: _text(body)}),))
-    field = _only(signature, lambda each: each.type.kind in _FILES)
+    field = _only(signature, lambda each: each.type.kind in FILE_KINDS)
     if field is None:
         raise GeartrainError(
             Code.UNSUPPORTED_MEDIA_TYPE,
@@ -128,7 +129,7 @@ def write_plain(outputs: Sequence[bytes], wanted: Wanted, signature: Signature) 
         return b"[" + b",".join(outputs) + b"]", JSON_TYPE
     output = outputs[0]
     kind = signature.output.type.kind
-    if signature.output.mode == "value" and kind in _FILES and output.startswith(b'"data:'):
+    if signature.output.mode == "value" and kind in FILE_KINDS and output.startswith(b'"data:'):
         content, media_type = read_data_url(msgspec.json.decode(output))
         return content, media_type or BINARY_TYPE
     if kind == "string" and media_type_of(wanted.accept) == "text/plain":

@@ -171,11 +171,15 @@ def _contents(request: RequestJson, data: list[Any]) -> list[Buffer | None]:
 def _data(one: InputJson, data: Any, shown: str) -> Buffer:
     if isinstance(data, memoryview):  # read before
         return data
-    if one.datatype == "BYTES" and type(data) is msgspec.Raw and bytes(memoryview(data)[:1]) == b'"':
-        data = msgspec.Raw(b"[%b]" % bytes(data))  # a text alone is one element, as in MLServer
+    is_raw = type(data) is msgspec.Raw
+    if one.datatype == "BYTES" and (bytes(memoryview(data)[:1]) == b'"' if is_raw else type(data) is str):
         if len(one.shape) == 1:
-            one.shape = (1,)  # clients of MLServer tell the length of the text
-    read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
+            one.shape = (1,)  # clients of MLServer tell the length of the text, which is one element there
+        if not is_raw:  # of a large body
+            tensor_json.check_count(shown, 1, count_of(one.shape))
+            return tensor_json.pack(shown, "BYTES", (data,))
+        data = msgspec.Raw(b"[%b]" % bytes(data))
+    read = tensor_json.decode if is_raw else tensor_json.arrays().decode
     contents: Buffer = read(shown, one.datatype, data, count=count_of(one.shape))
     return contents
 

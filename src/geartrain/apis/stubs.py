@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from geartrain.domain.signature.types import InputField, RecordField, Signature, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, InputField, RecordField, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import ARRAY_NAMES
 
 _PLAIN: Final[Mapping[str, str]] = {
@@ -23,7 +23,6 @@ _PLAIN: Final[Mapping[str, str]] = {
     "object": "dict[str, Any]",
     "opaque": "Any",
 }
-_FILES: Final = frozenset({"path", "file"})
 _NARROW: Final = (str, int, bool, type(None))  # of these `Literal` takes values
 _HEAD: Final = '''"""Models as their callers see them. Made by `{command}`."""
 
@@ -136,7 +135,7 @@ class _Stub:
             return "Any"
         if kind.choices is not None:
             return _literal(kind.choices) or _PLAIN.get(kind.kind, "Any")
-        if kind.kind in _FILES:
+        if kind.kind in FILE_KINDS:
             return "str | os.PathLike[str]" if is_input else "Path"
         if kind.kind == "tensor":
             return "ArrayLike" if is_input else f"NDArray[{_element(kind.datatype)}]"

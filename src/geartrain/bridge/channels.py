@@ -16,6 +16,7 @@ from geartrain.ipc.messages import (
     ControlToWorker,
     ModelCall,
     ModelCallEnd,
+    ModelRunEnd,
     Reports,
     decode_call_to_parent,
     decode_control_to_parent,
@@ -39,7 +40,7 @@ class CallSocket(asyncio.Protocol):
         *,
         drain: Callable[[], None],
         on_garbage: Callable[[str], None],
-        on_model_call: Callable[[ModelCall | ModelCallEnd], None],
+        on_model_call: Callable[[ModelCall | ModelCallEnd | ModelRunEnd], None],
     ) -> None:
         """`drain()` delivers what the worker has written to its descriptors. `on_model_call` takes calls of models.
 

@@ -109,6 +109,7 @@ class Launch(msgspec.Struct, frozen=True):
     backend: BackendChoice | None = None
     batching: Mapping[str, Any] | None = None  # settings of `domain.predictions.batching.BatchPolicy`
     prompt: str = ""  # see `Init`
+    chat_template: str = ""  # see `Init`
     wakeup: WakeupMode = "adaptive"
     cpus: tuple[int, ...] = ()  # the processors that it is pinned to; none: it may use those of the server
     debugging: Debugging = Debugging()  # its terminal is that of the lender
@@ -395,6 +396,7 @@ def _init_of(launch: Launch, slots: SlotServer, debugging: Debugging) -> Init:
         backend=launch.backend,
         batching=None if launch.batching is None else dict(launch.batching),
         prompt=launch.prompt,
+        chat_template=launch.chat_template,
         wakeup=slots.wakeup,
         debugging=debugging,
     )

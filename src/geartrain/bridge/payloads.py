@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from geartrain.bridge.resources import free_memory
 from geartrain.domain.predictions import calls, events
@@ -20,6 +20,9 @@ from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.memory import HEADER, Region, kept_by_each, lease_of, place_head
 from geartrain.ipc.messages import CallItem, Handle, Payload, Predict, Reports, encode
 from geartrain.ipc.payload import PayloadWriter, RegionOpener
+
+if TYPE_CHECKING:
+    from geartrain.bridge.model_calls import WorkerModelCalls
 
 
 class WorkerFolder:
@@ -153,6 +156,7 @@ def _item(item: ItemInput) -> CallItem:
 logger = logging.getLogger(__name__)
 
 _FOR_OUTPUTS: Final = 2  # regions: one output may be on its way to a client while the next one is written
+MOST_FOR_OUTPUTS: Final = 4  # regions, where other models hold outputs
 
 
 class SlotMemory:
@@ -164,28 +168,51 @@ class SlotMemory:
         self.is_to_trim = False  # the input of the call that runs takes more than is kept
         self.is_for_calls = False  # the worker calls other models, with inputs that may lie in its regions for outputs
         self.kept = kept_by_each(1)  # bytes of inputs that stay between two calls
-        self._kept_outputs = kept_by_each(_FOR_OUTPUTS)
+        self._slots = 1  # of the worker
         self._inputs: list[Region] = []
         self._outputs: list[Region] = []
 
     def share(self, slots: int) -> None:
         """Note how many slots the worker has: what stays of their memory when it has been read is bounded."""
-        self.kept, self._kept_outputs = kept_by_each(slots), kept_by_each(_FOR_OUTPUTS * slots)
+        self.kept, self._slots = kept_by_each(slots), slots
 
     def inputs(self) -> list[Region]:
         """Return the region for inputs; none if parent and worker cannot share any."""
         if not self._inputs and self.is_possible:
             try:
                 self._inputs.append(Region.create())
-                for _ in range(_FOR_OUTPUTS):
-                    region = Region.create()
-                    self._outputs.append(region)
-                    region.kept = self._kept_outputs
-                self.paths = tuple(region.path for region in self._outputs)
+                self._add_outputs(_FOR_OUTPUTS)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)
                 self.close()
         return self._inputs
+
+    def _add_outputs(self, count: int) -> None:
+        self._outputs += [Region.create() for _ in range(count)]
+        kept = kept_by_each(len(self._outputs) * self._slots)
+        for region in self._outputs:
+            region.kept = kept
+        self.paths = tuple(region.path for region in self._outputs)
+
+    @property
+    def may_lend(self) -> int:
+        """The number of regions for outputs that may be lent at a time: the worker writes to another one."""
+        return max(len(self._outputs), _FOR_OUTPUTS) - 1
+
+    def spare(self, lent: int) -> bool:
+        """Make room for another output beside those that are lent and one to be written; return False if there is none.
+
+        The worker knows of new memory from its next call on.
+        """
+        wanted = lent + 2
+        if wanted > MOST_FOR_OUTPUTS or not self.is_possible:
+            return False
+        if wanted > len(self._outputs):
+            try:
+                self._add_outputs(wanted - len(self._outputs))
+            except OSError:
+                return False
+        return True
 
     def output(self, path: str) -> Region:
         """Return the region for outputs of a path. Raises `OSError` if there is none."""
@@ -226,13 +253,15 @@ class LentOutputs:
     """Reads the outputs of a slot, frame by frame: `read` each one, then `finish`.
 
     A large one is lent: it is read where it lies, and the region that holds it is free again when no view of it is
-    left. Until then the worker writes to another region, and what it writes there is copied, so that it never waits for
-    a client that is slow to read.
+    left. Until then the worker writes to another region, and what it writes to the last one is copied, so that it never
+    waits for a client that is slow to read.
     """
 
-    def __init__(self, open_region: RegionOpener) -> None:
+    def __init__(self, open_region: RegionOpener, memory: SlotMemory | None = None) -> None:
+        """`memory` is that of the slot, if it may grow; without it there are two regions."""
         self._open = open_region
-        self._is_lent = False  # a region is
+        self._memory = memory
+        self._lent: set[Region] = set()
         self._frame = _NOTHING  # source of the lent outputs of the current frame
         self._copied: list[Region] = []  # the region of the frame, if it is not lent
 
@@ -244,7 +273,7 @@ class LentOutputs:
         begin, end = place.offset, place.offset + place.size
         region = self._open(place.path)
         contents = region.view(end)
-        if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
+        if may_lend and not self._frame and not self._copied and place.size >= _WORTHWHILE and self._may_lend:
             self._frame = self._lend(region, end, begin + contents_at(contents[begin:]) if is_input else 0)
         if may_lend and end <= len(self._frame):
             return self._frame[begin:end]
@@ -261,15 +290,32 @@ class LentOutputs:
 
     def _lend(self, region: Region, size: int, contents_at: int) -> memoryview:
         """Return all that lies in a region, which is `size` bytes or more; see `Lease` for `contents_at`."""
-        self._is_lent = True
+        self._lent.add(region)
         memory = region.memory(size)
-        return region.lend(memory, lambda: self._take_back(region), contents_at=HEADER + contents_at)[HEADER:]
+        lent = region.lend(memory, lambda: self._take_back(region), contents_at=HEADER + contents_at)[HEADER:]
+        lease = lease_of(lent)
+        if lease is not None and self._memory is not None:
+            lease.hold = self._hold
+        return lent
+
+    @property
+    def _is_lent(self) -> bool:
+        """True while a region is."""
+        return bool(self._lent)
+
+    @property
+    def _may_lend(self) -> bool:
+        return len(self._lent) < (1 if self._memory is None else self._memory.may_lend)
+
+    def _hold(self) -> bool:
+        """See `Lease.hold`."""
+        return self._memory is not None and self._memory.spare(len(self._lent))
 
     def _take_back(self, region: Region) -> None:
         """Let the worker write there again. Called by any thread."""
         with suppress(OSError, ValueError):  # it may have been closed
             region.free()
-        self._is_lent = False
+        self._lent.discard(region)
 
 
 class SlotFiles:
@@ -278,7 +324,8 @@ class SlotFiles:
     def __init__(self, slot: int, folder: WorkerFolder, memory: SlotMemory) -> None:
         self._slot = slot  # its number
         self._memory = memory
-        self.lent = LentOutputs(memory.output)
+        self.lent = LentOutputs(memory.output, memory)
+        self.answers: WorkerModelCalls | None = None  # of other models, once the worker has called one
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
         self.temporary_files: list[str] = []  # the author's own, as `FileRef` has them
@@ -322,15 +369,20 @@ class SlotFiles:
             for index, place in message.shared:
                 match found[index]:
                     case calls.ItemEvent(item, events.Output(_, position), files):
-                        chunk = bytes(self.lent.read(place, may_lend=False))
+                        chunk = bytes(self._read(place, may_lend=False))
                         found[index] = calls.ItemEvent(item, events.Output(chunk, position), files)
                     case calls.ItemEnd(item, calls.Succeeded(_, predict_time), files):
-                        output = self.lent.read(place, may_lend=True)
+                        output = self._read(place, may_lend=True)
                         found[index] = calls.ItemEnd(item, calls.Succeeded(output, predict_time), files)
         except OSError as error:
             raise FrameError(str(error)) from error
         self.lent.finish()
         return found
+
+    def _read(self, place: Handle, *, may_lend: bool) -> Buffer:
+        """Return an output: where an answer to the worker lies that it has passed on, or from the slot's memory."""
+        passed = None if self.answers is None else self.answers.held(place)
+        return self.lent.read(place, may_lend=may_lend) if passed is None else passed
 
     def read_input(self, place: Handle) -> Buffer:
         """Return an input for another model, which the worker has left in shared memory. Raises `OSError`."""
@@ -348,9 +400,9 @@ class SlotFiles:
         """Release the files and the memory of outputs without a reader."""
         for report in message.reports:
             self._folder.discard(report.files)
-        with suppress(OSError):
-            for _, place in message.shared[:1]:  # all are in the same region
-                self._memory.output(place.path).free()
+        for path in {place.path for _, place in message.shared}:
+            with suppress(OSError):  # it is an answer to the worker that it has passed on
+                self._memory.output(path).free()
 
     def delete_temporary_files(self) -> None:
         """Delete what a worker that has died can no longer delete."""

@@ -24,6 +24,7 @@ from geartrain.ipc.messages import (
     Inline,
     ModelCall,
     ModelCallEnd,
+    ModelRunEnd,
     Payload,
     Reports,
     SlotCancelled,
@@ -115,7 +116,6 @@ class SlotChannel:
         self.following: deque[SlotCall] = deque()  # prefetched, in their order: the worker may have begun them
         self._last_serial = 0
         self.memory = SlotMemory(is_possible=shares_memory)
-        self._models: WorkerModelCalls | None = None  # once a run has called another model
         self._has_others = has_others
         self._number = number
         self._socket = socket
@@ -239,7 +239,7 @@ class SlotChannel:
             models.refuse(message, "the prediction that called it is over")
             return
         self.memory.is_for_calls = True
-        self._models = models
+        self._files.answers = models
         models.begin(
             message,
             partial(tell, call.listener.on_model_call),
@@ -289,8 +289,6 @@ class SlotChannel:
         """Begin the next prefetched call, or become free."""
         if self.memory.is_to_trim:
             self.memory.trim()
-        if self._models is not None and self.call is not None:
-            self._models.end_run(self._number, self.call.serial)
         self.state = _to_free(self.state)
         self.call = None
         if self.following:
@@ -382,9 +380,11 @@ class SlotServer:
             self._before_end()
             channel.detach(calls.Canceled())
 
-    def _on_model_call(self, message: ModelCall | ModelCallEnd) -> None:
+    def _on_model_call(self, message: ModelCall | ModelCallEnd | ModelRunEnd) -> None:
         if type(message) is ModelCallEnd:
             self.models.end(message.number)
+        elif type(message) is ModelRunEnd:
+            self.models.end_run(message)
         elif type(message) is ModelCall and message.slot < 0:
             self.models.begin(message, partial(tell, self._on_setup_call), read=None, may_share=False)
         elif type(message) is ModelCall:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.tensors.tensor import Buffer, contents_at, room_at
 from geartrain.ipc.messages import Handle
 
 WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket faster
@@ -184,12 +184,15 @@ def _array_type(size: int) -> type[Any]:
 class Lease(msgspec.Struct, eq=False):
     """The region that lent contents lie in, which is not written again as long as there is a view of them.
 
-    They begin at `contents_at` of its memory. `head`: the one that has been put in front of them.
+    They begin at `contents_at` of its memory. `head`: the one that has been put in front of them, not before `room_at`.
+    `hold` is called before they are kept for long, and returns False if they had better be copied.
     """
 
     region: Region
     contents_at: int
+    room_at: int = HEADER
     head: bytes = b""
+    hold: Callable[[], bool] | None = None
 
 
 def lease_of(contents: Buffer) -> Lease | None:
@@ -327,6 +330,16 @@ class OtherRegions:
         return region.view(place.offset + place.size)[place.offset :]
 
 
+def give_room(piece: Buffer) -> None:
+    """Let a head be put in front of the first tensor of a lent packed piece, behind the piece's own head."""
+    lease = lease_of(piece)
+    if type(piece) is not memoryview or lease is None or lease.head:
+        return
+    array: Any = piece.obj
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(piece)) - ctypes.addressof(array)
+    lease.contents_at, lease.room_at = begin + contents_at(piece), begin + room_at(piece)
+
+
 def place_head(contents: Buffer, head: bytes) -> Handle | None:
     """Put a head in front of contents where they have been received; None if they do not lie in such memory.
 
@@ -338,7 +351,7 @@ def place_head(contents: Buffer, head: bytes) -> Handle | None:
         return None
     array: Any = contents.obj
     begin, end = lease.contents_at - len(head), lease.contents_at
-    if begin < HEADER or ctypes.addressof(ctypes.c_char.from_buffer(contents)) != ctypes.addressof(array) + end:
+    if begin < lease.room_at or ctypes.addressof(ctypes.c_char.from_buffer(contents)) != ctypes.addressof(array) + end:
         return None
     if not lease.head:
         lease.head = head

@@ -21,7 +21,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -78,6 +78,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     debugging: Debugging = Debugging()
     environment: dict[str, str] = {}  # variables that it sets before it loads the model
     prompt: str = ""  # the input that gets the prompt of a chat; empty for the one that the signature tells
+    chat_template: str = ""  # the file of the chat template, in `root`; empty for the one that the model has
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
@@ -296,7 +297,8 @@ class ModelAnswer(_Message, frozen=True, tag="ModelAnswer", gc=True):
 
     `output` is an output of the other model, packed if it is `packed`; its values in `files` are local files. With
     `mode` it is the last part, which has no output unless the mode is `value`. With `error` the call has failed, for
-    the reason `code`, and `model` is the one that failed.
+    the reason `code`, and `model` is the one that failed. An output in shared memory stays there until `ModelCallEnd`
+    or `ModelRunEnd`; without `may_stay` it is to be copied, since the other model may need the memory.
     """
 
     number: int
@@ -308,6 +310,7 @@ class ModelAnswer(_Message, frozen=True, tag="ModelAnswer", gc=True):
     error: str = ""
     code: str = ""
     model: str = ""
+    may_stay: bool = False
 
 
 # Call channel, worker to parent
@@ -317,7 +320,8 @@ class ModelCall(_Message, frozen=True, tag="ModelCall", gc=True):
     """The author's code calls another model of the server, during call `serial` of `slot`; slot -1 is setup.
 
     `number` is the worker's own. `item` is the item of the call that it is for, or `ALL`. The input is a JSON object,
-    packed (`domain.tensors.tensor.pack`) if it has arrays; file values in it are local paths.
+    packed (`domain.tensors.tensor.pack`) if it has arrays; file values in it are local paths. The contents of its only
+    tensor may be missing at the end of it: they are those of an answer to this worker, and lie at `passed`.
     """
 
     number: int
@@ -328,6 +332,7 @@ class ModelCall(_Message, frozen=True, tag="ModelCall", gc=True):
     version: str
     input: Payload
     packed: bool = False
+    passed: Handle | None = None
 
 
 class ModelCallEnd(_Message, frozen=True, tag="ModelCallEnd"):
@@ -336,11 +341,20 @@ class ModelCallEnd(_Message, frozen=True, tag="ModelCallEnd"):
     number: int
 
 
+class ModelRunEnd(_Message, frozen=True, tag="ModelRunEnd"):
+    """The worker no longer needs the answers to what call `serial` of `slot` has called, except for those `kept`."""
+
+    slot: int
+    serial: int
+    kept: tuple[int, ...] = ()
+
+
 class Reports(_Message, frozen=True, tag="Reports", gc=True):
     """Reports on call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next.
 
-    `shared` are the outputs that lie in shared memory, each with the index of its report, where it is empty. The
-    container runtime document's `FileOutput` is a file of a report; its oversized output is one with `is_output`.
+    `shared` are the outputs that lie in shared memory, each with the index of its report, where it is empty: in that of
+    the slot, or where an answer to this worker lies, which is given on as it is. The container runtime document's
+    `FileOutput` is a file of a report; its oversized output is one with `is_output`.
     """
 
     slot: int
@@ -368,7 +382,7 @@ ControlToParent = (
     | ShuttingDown
 )
 CallToWorker = Predict | Withdraw | ModelAnswer
-CallToParent = Reports | ModelCall | ModelCallEnd
+CallToParent = Reports | ModelCall | ModelCallEnd | ModelRunEnd
 Message = ControlToWorker | ControlToParent | CallToWorker | CallToParent
 
 encode = msgspec.msgpack.Encoder().encode

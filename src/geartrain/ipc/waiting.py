@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import struct
-import termios
 import time
 from typing import Final
 
@@ -45,6 +44,8 @@ _PATIENCE = 1.0  # seconds that a writer waits for a reader that is busy
 
 def unread(fd: int) -> int:
     """Return the number of bytes in a pipe."""
+    import termios  # late: it is large, and few processes ask
+
     size: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
     return size
 

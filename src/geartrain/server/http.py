@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from geartrain.authoring.litserve import api_paths
 from geartrain.domain.predictions.tracing import TracerPort
@@ -17,6 +19,7 @@ from geartrain.project.source import ModelSource
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use
+from geartrain.server.options import ServeOptions
 from geartrain.service.durable.durability import Durability
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
@@ -38,6 +41,9 @@ from geartrain.transport.wire.exchange import Handler, Records
 from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext
 
+if TYPE_CHECKING:
+    from geartrain.transport.bodies.foreign import ForeignRoutes
+
 Mount = Callable[[Handler], Handler]
 
 QUIET: Final = CogOptions().quiet
@@ -55,7 +61,17 @@ def _routes(
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
     durability = app.outbound.durability
-    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies, durability=durability, relay=app.relay)
+    foreign = _foreign_routes(app)
+    others = () if foreign is None else foreign.others
+    routes = cog_routes(
+        catalogue,
+        app.trainings,
+        cog_options,
+        bodies=bodies,
+        durability=durability,
+        relay=app.relay,
+        others=others,
+    )
     routes += probe_routes(app.catalogue, COG)
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
@@ -64,7 +80,7 @@ def _routes(
         if durability is not None:
             _run_batches(app, durability, openai, counts=counts)
         routes += openai
-        routes += stored_routes(durability, max_bytes=options.store.max_bytes)
+        routes += stored_routes(durability, max_bytes=options.store.max_bytes, max_body_bytes=options.max_body_bytes)
         routes += invoke_routes(catalogue, options.max_body_bytes)
         routes += mcp_routes(catalogue, bodies, options.max_body_bytes, quiet=cog_options.quiet)
         routes.append(
@@ -75,13 +91,24 @@ def _routes(
     if history is not None:
         routes.append(history.route(COG))
     routes = with_playground(routes, COG, catalogue)
-    apis = options.api or _own_api(options.source)
-    if not apis or catalogue is None:
-        return routes
-    from geartrain.transport.bodies.foreign import with_foreign  # few servers have any
+    return routes if foreign is None else foreign.added_to(routes)
+
+
+def _foreign_routes(app: App) -> ForeignRoutes | None:
+    """Return the endpoints of other servers; None where there are none."""
+    options = app.options
+    apis = _apis(options)
+    if not apis or not app.serves_models:
+        return None
+    from geartrain.transport.bodies.foreign import ForeignRoutes  # few servers have any
 
     paths = _own_paths(options.source)
-    return with_foreign(routes, apis, catalogue, max_body=options.max_body_bytes, paths=paths)
+    return ForeignRoutes(apis, app.catalogue, max_body=options.max_body_bytes, paths=paths)
+
+
+def _apis(options: ServeOptions) -> str:
+    """Return the names of the endpoints of other servers: those asked for, or else those of the script."""
+    return options.api or _own_api(options.source)
 
 
 def _own_api(source: ModelSource | Repository) -> str:
@@ -162,8 +189,9 @@ def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCall
     """Create the handler of gRPC calls, if there are models to call."""
     if not app.serves_models:
         return ()
+    options = msgspec.structs.replace(app.options.grpc, has_torchserve="torchserve" in _apis(app.options).split(","))
     calls = GrpcCalls(
-        app.catalogue, app.regions, app.options.grpc, bodies=bodies, authorizer=access.authorizer, settled=app.settled
+        app.catalogue, app.regions, options, bodies=bodies, authorizer=access.authorizer, settled=app.settled
     )
     return (calls,)
 

@@ -255,6 +255,8 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         buckets=options.buckets,
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
+        own_version=source.own_version,
+        forwarded=source.forwarded,
         openai=source.openai,
         cache=NO_CACHE if is_training else source.cache,
         calls=source.calls,

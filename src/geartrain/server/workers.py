@@ -200,6 +200,7 @@ def launch(
         backend=choice_of(source),
         batching=source.batching,
         prompt=source.openai.fields.get("prompt", ""),
+        chat_template=source.openai.chat_template,
         wakeup=wakeup,
         debugging=Debugging(
             port=0 if inspect else debugging.port,

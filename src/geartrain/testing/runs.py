@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +22,7 @@ from geartrain.testing.inputs import InputReader
 from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
 from geartrain.worker.calls.call import CallTools, tools_of_model
-from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
+from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.slot import OpenedMemory, Slot
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.setup import arguments_of_setup
@@ -248,12 +247,11 @@ def _cancel_region() -> Iterator[CancelRegion]:
     if threading.current_thread() is not threading.main_thread():
         yield region
         return
-    before = signal.getsignal(CANCEL_SIGNAL)
     region.install()
     try:
         yield region
     finally:
-        signal.signal(CANCEL_SIGNAL, before)
+        region.uninstall()
 
 
 def _set_up(found: LoadedModel, weights: str | None, drive: Callable[..., Any]) -> None:

@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
+from geartrain.apis.timestamps import timestamp
 from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
-from geartrain.domain.rendering import timestamp
 from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
 _LOGGER_NAME: Final = "geartrain.access"

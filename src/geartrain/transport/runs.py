@@ -230,11 +230,18 @@ class RunExchange(abc.ABC):
     async def _receive_late(self, body: Body, asleep: ModelAsleepError) -> None:
         """Receive a request whose model has to be loaded first."""
         try:
-            limit = self.wait_limit(self.read(body))
+            limit = self._limit_asleep(body)
             await asleep.wait(limit)
             await when_loaded(lambda: self._admit(self.read(body)), limit)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self.fail(error)
+
+    def _limit_asleep(self, body: Body) -> float | None:
+        """Return the time for a load; None for bodies that cannot be read without the model."""
+        try:
+            return self.wait_limit(self.read(body))
+        except ModelAsleepError:
+            return None
 
     def _admit(self, prepared: Any) -> None:
         if not self._has_left:

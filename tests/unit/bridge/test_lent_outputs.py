@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from geartrain.bridge.payloads import LentOutputs
-from geartrain.ipc.memory import Region
+from geartrain.bridge.payloads import LentOutputs, SlotMemory
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.ipc.memory import MAX_KEPT, Region, lease_of
 from geartrain.ipc.messages import Handle
 from geartrain.ipc.payload import PayloadWriter
 
@@ -91,6 +92,37 @@ def test_while_one_is_lent_the_others_are_copied(worker: Worker, outputs: LentOu
     read.clear()
     (place,) = worker.write(pieces[0])
     assert isinstance(outputs.read(place, may_lend=True), memoryview)
+
+
+def test_memory_grows_where_other_models_hold_outputs() -> None:
+    memory = SlotMemory(is_possible=True)
+    memory.inputs()
+    outputs, read = LentOutputs(memory.output, memory), []
+    worker = Worker([])
+    for number in range(5):
+        for path in memory.paths[len(worker.regions) :]:
+            worker.regions.append(Region.open(path))
+        (place,) = worker.write(bytes([number]) * LARGE)
+        read.append(outputs.read(place, may_lend=True))
+        outputs.finish()
+        _check_hold(read[-1], is_possible=number < 2)
+    assert [type(output) for output in read] == [memoryview, memoryview, memoryview, bytes, bytes]
+    assert len(memory.paths) == 4
+    assert read == [bytes([number]) * LARGE for number in range(5)]
+    kept = sum(memory.output(path).kept for path in memory.paths)
+    assert kept <= MAX_KEPT
+    read.clear()
+    assert worker.free == [True] * 4
+    for region in worker.regions:
+        region.close()
+    memory.close()
+
+
+def _check_hold(output: Buffer, *, is_possible: bool) -> None:
+    lease = lease_of(output)
+    if lease is not None:
+        assert lease.hold is not None
+        assert lease.hold() is is_possible
 
 
 def test_outputs_of_one_frame_are_lent_together(worker: Worker, outputs: LentOutputs) -> None:

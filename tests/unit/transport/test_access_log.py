@@ -66,6 +66,14 @@ def request(
     return ended
 
 
+def test_a_record_that_waits_in_a_log_does_not_keep_the_head_of_its_request() -> None:
+    heard = Heard()
+    made = record(heard)
+    assert made.headers == ((b"x-request-id", b"r-1"),)
+    made.leave()
+    assert [each.headers for each in heard.requests] == [()]
+
+
 def prediction(end: str = "succeeded") -> Prediction:
     made = Prediction(PredictionRecord("p1", 100.0, 100.0, NO_REQUEST, "hello", "3"), b"{}", 50.0)
     if end != "starting":

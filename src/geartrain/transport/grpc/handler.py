@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from geartrain.domain.rendering import clip
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
@@ -18,7 +20,7 @@ from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
 from geartrain.transport.grpc.infer import PATH as INFER
 from geartrain.transport.grpc.infer import infer_exchange
 from geartrain.transport.grpc.options import GrpcOptions
-from geartrain.transport.grpc.request_heads import RequestReader, ResponseWriter
+from geartrain.transport.grpc.request_heads import RequestReader, ResponseWriter, contents_of
 from geartrain.transport.grpc.services import CHECK, REFLECTION_METHODS, WATCH, HealthCalls, Reflection, WatchExchange
 from geartrain.transport.grpc.streams import InferStream, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.unary import SERVICE, AsyncMethod, Calls, Method, methods, unary_exchange
@@ -75,6 +77,9 @@ class GrpcHandler:
         self._methods: dict[bytes, Begin] = {
             path.encode(): begin for path, begin in self._table(has_administration=options.has_administration)
         }
+        self._has_torchserve = options.has_torchserve
+        if options.has_torchserve:
+            self._methods.update({path.encode(): begin for path, begin in self._torchserve()})
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a call, before its messages are read."""
@@ -106,10 +111,33 @@ class GrpcHandler:
         for path in REFLECTION_METHODS:
             yield path, self._begin_reflection
 
+    def _torchserve(self) -> Iterator[tuple[str, Begin]]:
+        from geartrain.transport.grpc import torchserve as service  # few servers have it
+        from geartrain.transport.grpc.torchserve_pb2 import Empty
+
+        calls = service.TorchServeCalls(self._context)
+        ping = Method(service.PING, Empty, _OPEN, calls.ping)
+        yield ping.path, partial(self._begin_unary, ping)
+        limit = self._context.max_message
+
+        def begin(head: CallHead, notes: RequestNotes, *, streams: bool) -> Accepted:
+            grant = self._grant(head, notes, "predict")
+            exchange = partial(service.PredictionExchange, calls, head, grant=grant, streams=streams)
+            return self._accept(exchange, limit, is_reusable=grant.is_lasting)
+
+        def begin_sequence(head: CallHead, notes: RequestNotes) -> AcceptedInParts:
+            grant = self._grant(head, notes, "predict")
+            return self._accept_stream(partial(service.SequenceCall, calls, head, owner=self._streaming, grant=grant))
+
+        yield service.PREDICTIONS, partial(begin, streams=False)
+        yield service.STREAM, partial(begin, streams=True)
+        yield service.STREAM_2, begin_sequence
+
     def _begin_infer(self, head: CallHead, notes: RequestNotes) -> Accepted:
         grant = self._grant(head, notes, "predict")
         limit = self._context.max_message
-        return self._accept(infer_exchange(self._context, head, grant), limit, is_reusable=grant.is_lasting)
+        accepted = self._accept(infer_exchange(self._context, head, grant), limit, is_reusable=grant.is_lasting)
+        return msgspec.structs.replace(accepted, contents_of=contents_of)
 
     def _begin_unary(self, method: Method | AsyncMethod, head: CallHead, notes: RequestNotes) -> Accepted:
         grant = self._grant(head, notes, method.need.scope)
@@ -129,7 +157,9 @@ class GrpcHandler:
     def _begin_reflection(self, head: CallHead, notes: RequestNotes) -> AcceptedInParts:
         notes.is_routine = True
         limit = self._context.max_small
-        return self._accept_stream(partial(Reflection, self._streaming, head, max_message=limit))
+        return self._accept_stream(
+            partial(Reflection, self._streaming, head, max_message=limit, has_torchserve=self._has_torchserve)
+        )
 
     def _grant(self, head: CallHead, notes: RequestNotes, scope: Scope) -> Grant:
         grant = self._access.grant(head, scope)

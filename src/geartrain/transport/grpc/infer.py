@@ -153,7 +153,8 @@ class InferExchange(RunExchange):
         """Start the prediction; raises `GeartrainError`."""
         self._call = call
         self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
-        return create(deployment, call, call.request, origin=self.record.context)
+        origin = self.record.context_for(deployment.settings.forwarded)
+        return create(deployment, call, call.request, origin=origin)
 
     def wait_limit(self, call: Call) -> float | None:
         """Return the time limit of the request; that of the call itself is kept elsewhere."""

@@ -23,4 +23,5 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_explicit: bool = False  # the operator has named the port: without it there shall be no server
     max_message_bytes: int = DEFAULT_MAX_MESSAGE  # of one message that comes in; 0 for no limit
     tls: TlsFiles | None = None
+    has_torchserve: bool = False  # true with the inference service of TorchServe
     has_administration: bool = True  # true if models can be loaded and unloaded, and shared memory registered

@@ -16,8 +16,10 @@ from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.guard import EVERYTHING, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.framing import PREFIX_SIZE
 from geartrain.transport.grpc.translate import FINAL, NOWHERE, Call, Message, encode, parse, read_call, write
 from geartrain.transport.grpc.wire import ID_TAG, RAW_INPUT_TAG, RAW_OUTPUT_TAG, as_stream_response, read_varint, varint
+from geartrain.transport.wire.exchange import NOWHERE as UNPLACED
 from geartrain.transport.wire.exchange import Body
 
 MAX_HEADS: Final = 256  # heads that are remembered
@@ -53,6 +55,20 @@ class _Known(NamedTuple):
 
 
 _NO_SPLIT: Final = _Split(_UNKNOWN, "", 0)
+
+
+def contents_of(begin: Buffer) -> int:
+    """Return the position of the first tensor's contents in a body of one message. See `Accepted.contents_of`.
+
+    `NOWHERE` for a message that is compressed, or whose contents are small, typed, or at an unusual place.
+    """
+    if begin[:1] != b"\0":
+        return UNPLACED
+    at = _split(begin, PREFIX_SIZE).contents
+    if not at or at >= len(begin) or begin[at] != RAW_INPUT_TAG:
+        return UNPLACED
+    size, contents = read_varint(begin, at + 1)
+    return contents if size > _SMALL else UNPLACED
 
 
 class RequestReader:
@@ -115,7 +131,7 @@ def _is_memorable(message: Message) -> bool:
     return len(message.raw) == len(inputs) and not any(each.parameters for each in inputs)
 
 
-def _split(data: Body, begin: int) -> _Split:
+def _split(data: Buffer, begin: int) -> _Split:
     """Cut a request where its raw contents begin; `_NO_SPLIT` unless its fields are in the usual order."""
     position, end = begin, len(data)
     id_begin = id_end = text_begin = begin
@@ -139,7 +155,8 @@ def _split(data: Body, begin: int) -> _Split:
             return _NO_SPLIT
         if id_begin == id_end:
             return _Split(bytes(data[begin:position]), "", position)
-        return _Split(bytes(data[begin:id_begin] + data[id_end:position]), data[text_begin:id_end].decode(), position)
+        text = str(data[text_begin:id_end], "utf-8")
+        return _Split(bytes(data[begin:id_begin]) + bytes(data[id_end:position]), text, position)
     except (IndexError, UnicodeDecodeError):
         return _NO_SPLIT
 

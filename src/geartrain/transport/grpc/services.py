@@ -16,7 +16,7 @@ from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import health_pb2
 from geartrain.transport.grpc.framing import MessageAnswer, frame, pack, unpack
 from geartrain.transport.grpc.heads import CallHead, status_of
-from geartrain.transport.grpc.streams import SHUTTING_DOWN, StreamingCall
+from geartrain.transport.grpc.streams import SHUTTING_DOWN, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.unary import SERVICE, parse_message
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
@@ -126,6 +126,19 @@ class WatchExchange:
 class Reflection(StreamingCall):
     """One call of either version, which have the same messages. A question is answered before the next one is read."""
 
+    def __init__(
+        self,
+        owner: StreamingCalls,
+        head: CallHead,
+        responder: Responder,
+        *,
+        max_message: int,
+        has_torchserve: bool = False,
+    ) -> None:
+        """`has_torchserve`: the service of TorchServe is there."""
+        super().__init__(owner, head, responder, max_message=max_message)
+        self._known = _known(has_torchserve=has_torchserve)
+
     @property
     def is_idle(self) -> bool:
         """Always: what has been taken has been answered."""
@@ -147,9 +160,8 @@ class Reflection(StreamingCall):
             response.error_response.error_message = str(error)
         self.answer.send(*pack((response.SerializeToString(),), mirrors=mirrors))
 
-    @staticmethod
-    def _answer(asked: Any, response: Any) -> None:
-        known = _known()
+    def _answer(self, asked: Any, response: Any) -> None:
+        known = self._known
         match asked.WhichOneof("message_request"):
             case "list_services":
                 for name in known.services:
@@ -183,8 +195,9 @@ class _UnknownError(Exception):
 class _Known:
     """The services, and the files that declare them: none imports another, or has extensions."""
 
-    def __init__(self, files: Iterable[FileDescriptor]) -> None:
-        self.services = (SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
+    def __init__(self, files: Iterable[FileDescriptor], *further: str) -> None:
+        """`further` are services of these files beside those that every server has."""
+        self.services = (SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES, *further)
         self._types: set[str] = set()
         self._files: dict[str, bytes] = {}  # by name, each serialized
         self._symbols: dict[str, bytes] = {}
@@ -234,11 +247,17 @@ def _messages(types: Mapping[str, Descriptor]) -> Iterator[Descriptor]:
 
 
 @cache
-def _known() -> _Known:
+def _known(*, has_torchserve: bool) -> _Known:
     from geartrain.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 
     files = [module.DESCRIPTOR for module in (open_inference_pb2, health_pb2, reflection_pb2)]
-    return _Known([*files, _as_v1alpha(reflection_pb2.DESCRIPTOR)])
+    files.append(_as_v1alpha(reflection_pb2.DESCRIPTOR))
+    if not has_torchserve:
+        return _Known(files)
+    from geartrain.transport.grpc.torchserve import SERVICE as TORCHSERVE_SERVICE
+    from geartrain.transport.grpc.torchserve_pb2 import DESCRIPTOR
+
+    return _Known([*files, DESCRIPTOR], TORCHSERVE_SERVICE)
 
 
 def _as_v1alpha(file: FileDescriptor) -> FileDescriptor:

@@ -254,7 +254,8 @@ class InferStream(StreamingCall):
         deployment = context.catalogue.find(call.model, call.version)
         seconds = self.answer.seconds_left
         request = call.request if seconds == NO_TIMEOUT else within(call.request, seconds)
-        prediction = create(deployment, call, request, origin=self._record.context)
+        origin = self._record.context_for(deployment.settings.forwarded)
+        prediction = create(deployment, call, request, origin=origin)
         if deployment.interface.view.streams:
             self._add(_YieldingRun(self, deployment, prediction, call=call, mirrors=mirrors), size)
             return

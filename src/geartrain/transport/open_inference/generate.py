@@ -189,7 +189,7 @@ class GenerateExchange(ModelExchange):
         """Start the prediction; raises `GeartrainError`."""
         deployment = self._context.catalogue.find(self._head.name, self._head.version)
         deployment.workers.check_ready()
-        interface, origin = deployment.interface, self.record.context
+        interface, origin = deployment.interface, self.record.context_for(deployment.settings.forwarded)
         if isinstance(body, InferBody) and interface is not self._read_for:  # the model has been reloaded
             body = msgspec.structs.replace(body, bound=interface.view.bind(body.request.inputs), checked=None)
         if isinstance(body, InferBody) or (type(body) is not GenerateBody and self.holds_tensors(body, interface)):

@@ -63,7 +63,9 @@ class InferExchange(ModelExchange):
         self._request, self._forms = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
         bound = view.bind(self._request.inputs)
         open_inference.check_forms(view, self._request.outputs, self._forms)
-        return inference.create_bound(deployment, self._request, bound, origin=self.record.context)
+        return inference.create_bound(
+            deployment, self._request, bound, origin=self.record.context_for(deployment.settings.forwarded)
+        )
 
     def _find(self) -> Deployment:
         """Return the deployment of the request; raise `GeartrainError`."""
@@ -77,9 +79,9 @@ class InferExchange(ModelExchange):
         deployment = self._find()
         self._request, self._forms = body.request, body.forms
         open_inference.check_forms(deployment.interface.view, body.request.outputs, body.forms)
+        origin = self.record.context_for(deployment.settings.forwarded)
         if deployment.interface is not before:
-            return inference.create(deployment, body.request, self.record.context)
-        origin = self.record.context
+            return inference.create(deployment, body.request, origin)
         return inference.create_bound(deployment, body.request, body.bound, origin=origin, checked=body.checked)
 
     def forsake(self, prediction: Prediction) -> None:

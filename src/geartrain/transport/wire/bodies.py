@@ -20,7 +20,7 @@ _LONGEST_LINE: Final = 1024  # bytes of the line before a chunk: its size and it
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _EXTENSIONS: Final = 65_536  # bytes of extensions of one body
-_PLACED: Final = 65_536  # bytes; a body of more is received where it is to stay, if it can be
+PLACED: Final = 65_536  # bytes; a body of more is received where it is to stay, if it can be
 _SCRATCH: Final = 262_144  # bytes
 _START: Final = 65_536  # bytes in which a body has announced its length, if it does
 _NO_ROOM: Final = memoryview(b"")
@@ -223,13 +223,13 @@ class GatheredBody:
     """A body on its way to an exchange that takes it whole, counted against the budget of all bodies.
 
     It grows in place: pieces that are joined in the end would need twice the memory. A body with a place to stay grows
-    there.
+    there, unless it becomes longer than it has said.
     """
 
     __slots__ = ("_announced", "_budget", "_counted", "_first", "_grown", "_memory", "accepted", "size")
 
     def __init__(self, accepted: Accepted, budget: BufferBudget, memory: memoryview | None = None) -> None:
-        """`memory`: the place of a body of known length, as long as that."""
+        """`memory`: the place of a body of announced length, as long as that."""
         self.accepted = accepted
         self.size = 0
         self._budget = budget
@@ -247,6 +247,9 @@ class GatheredBody:
     def take(self, pieces: Sequence[Buffer]) -> None:
         """Append to it. Raises `WireError` for a body that could never be held."""
         memory, before = self._memory, self.size
+        if memory is not None and before + sum(map(len, pieces)) > len(memory):
+            self._grown += memory[:before]
+            memory = self._memory = None
         for piece in pieces:
             if memory is not None:
                 memory[self.size : self.size + len(piece)] = piece
@@ -280,7 +283,7 @@ class GatheredBody:
         """
         memory, self._memory = self._memory, None
         if memory is not None:
-            return cast("Body", memory)
+            return cast("Body", memory if self.size == len(memory) else memory[: self.size])
         whole = self._grown or self._first
         self._first, self._grown = b"", bytearray()
         return whole
@@ -305,9 +308,20 @@ class Places:
 
     def find(self, accepted: Accepted, length: int) -> memoryview | None:
         """Return a place for a body of this length, if it is to have one and there is one."""
-        if self.memory is None or length <= _PLACED or accepted.contents_at == NOWHERE:
+        if self.memory is None or length <= PLACED or accepted.contents_at == NOWHERE:
             return None
         return self.memory.take(length, accepted.contents_at)
+
+    def find_by(self, accepted: Accepted, first: Buffer, length: int) -> memoryview | None:
+        """Return a place like `find`, for a body that begins so; its length may be `UNKNOWN_LENGTH`."""
+        if self.memory is None:
+            return None
+        if length == UNKNOWN_LENGTH:
+            length = accepted.announced(first)
+        if length <= PLACED or 0 < accepted.max_body < length:
+            return None
+        contents_at = accepted.contents_of(first) if accepted.contents_at == NOWHERE else accepted.contents_at
+        return None if contents_at == NOWHERE else self.memory.take(length, contents_at)
 
 
 def _do_nothing() -> None:

@@ -286,6 +286,11 @@ def unannounced(_: Buffer) -> int:
     return UNKNOWN_LENGTH
 
 
+def without_contents(_: Buffer) -> int:
+    """Return that the place of contents is not told by the first bytes of a body."""
+    return NOWHERE
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """A request whose body is wanted.
 
@@ -299,6 +304,7 @@ class Accepted(msgspec.Struct, frozen=True):
             does; `UNKNOWN_LENGTH` if it cannot be told, or not yet.
         contents_at: where the contents of a tensor begin in the body, which then may come as a writable
             view of memory that workers read; `NOWHERE` for a body that is to come as bytes.
+        contents_of: reads `contents_at` from the first bytes of a body, where the head does not tell it and they do.
     """
 
     new_exchange: Callable[[Responder], Exchange]
@@ -307,6 +313,7 @@ class Accepted(msgspec.Struct, frozen=True):
     is_reusable: bool = True
     announced: Callable[[Buffer], int] = unannounced
     contents_at: int = NOWHERE
+    contents_of: Callable[[Buffer], int] = without_contents
 
 
 class AcceptedInParts(msgspec.Struct, frozen=True):

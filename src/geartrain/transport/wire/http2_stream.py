@@ -11,8 +11,9 @@ import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.http2.interface import BodyReceived, ErrorCode, Event
-from geartrain.transport.wire.bodies import BufferBudget, GatheredBody, GatheringReader, PartsBody
+from geartrain.transport.wire.bodies import PLACED, BufferBudget, GatheredBody, GatheringReader, PartsBody
 from geartrain.transport.wire.exchange import (
+    UNKNOWN_LENGTH,
     Accepted,
     AcceptedInParts,
     Answer,
@@ -273,7 +274,7 @@ class Http2Stream:
 class WholeStream(Http2Stream):
     """A request whose exchange takes the body whole."""
 
-    __slots__ = ("_accepted", "_body", "_credit")
+    __slots__ = ("_accepted", "_body", "_credit", "_length")
 
     def __init__(
         self, owner: Http2Connection, stream: int, accepted: Accepted, *, record: Record, is_head: bool
@@ -281,6 +282,7 @@ class WholeStream(Http2Stream):
         """`is_head`: as of `Http2Stream`."""
         super().__init__(owner, stream, record=record, is_head=is_head)
         self._accepted = accepted
+        self._length = UNKNOWN_LENGTH  # of the body, by its head
         self._body: GatheredBody | None = None
         self._credit = 0  # bytes that the client may send when there is memory
 
@@ -293,7 +295,7 @@ class WholeStream(Http2Stream):
         """Take a part of the body, and run when it is whole."""
         if self.state is not _BODY:
             self._acknowledge(body.credit)
-        elif body.is_last and self._body is None:  # most bodies come at once
+        elif body.is_last and self._body is None and body.credit <= PLACED:  # most bodies come at once
             self._acknowledge(body.credit)
             whole = bytes(body.parts[0]) if len(body.parts) == 1 else b"".join(body.parts)
             self.record.received = len(whole)
@@ -309,6 +311,7 @@ class WholeStream(Http2Stream):
 
     def has_room_for(self, length: int) -> bool:
         """True if there may be memory for a body of this length; otherwise the request is refused."""
+        self._length = length
         try:
             self._owner.context.budget.check(length)
         except WireError as error:
@@ -352,7 +355,8 @@ class WholeStream(Http2Stream):
     def _gather(self, come: BodyReceived | BodyParts) -> None:
         body, budget = self._body, self._owner.context.budget
         if body is None:
-            self._body = body = GatheredBody(self._accepted, budget)
+            place = self._owner.context.places.find_by(self._accepted, come.parts[0], self._length)
+            self._body = body = GatheredBody(self._accepted, budget, place)
         try:
             body.take(come.parts)
         except WireError as error:

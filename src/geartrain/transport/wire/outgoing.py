@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import socket
 import struct
-import termios
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -139,6 +138,8 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 def _queued(descriptor: int) -> int:
     """Return the bytes in the system that a socket's peer has not taken; 0 if unknown."""
+    import termios  # late: it is large, and is needed where a client reads slowly
+
     try:
         (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
     except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone

@@ -63,7 +63,7 @@ def _rest(call: Call) -> tuple[Any, ...]:
     return request.id, request.parameters, request.outputs, request.schedule
 
 
-@given(requests, sizes, sizes, names, st.sampled_from([bytes, bytearray]))
+@given(requests, sizes, sizes, names, st.sampled_from([bytes, bytearray, memoryview]))
 def test_request_with_a_known_head_is_read_as_any(
     request: pb.ModelInferRequest, size: int, other_size: int, other_id: str, kind: Any
 ) -> None:
