@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ import yaml
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.shares import Share, Shared
 from geartrain.dataset.sources import open_source
+from tests.support.forked import run_forked, start_forked
 from tests.support.servers import PATIENCE, write_model
 
 SHARES = 3
@@ -39,19 +39,21 @@ GATED = """
         return n * n
     """
 PICTURE = """
+    import tempfile
+
     from geartrain import BaseRunner, Path
 
     class Runner(BaseRunner):
         def run(self, image: Path) -> Path:
-            out = Path("made.txt")
+            out = Path(tempfile.mkdtemp()) / "made.txt"
             out.write_bytes(image.read_bytes()[::-1])
             return out
     """
 
 
 def start(folder: pathlib.Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "geartrain", "batch", *arguments],
+    return start_forked(
+        ["batch", *arguments],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -245,13 +247,8 @@ def test_the_pods_of_a_job_run_all_shares(tmp_path: pathlib.Path) -> None:
     write_model(tmp_path / "m", MODEL)
     write_lines(tmp_path / "in.jsonl", rows())
     words = ("--image", "m:1", "--batch", "/data/in.jsonl", "-o", "/data/out", "--data", "pvc://data", "--parts", "3")
-    made = subprocess.run(
-        [sys.executable, "-m", "geartrain", "deploy", "kubernetes", "m", *words, "--option", "keep=id"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    made = run_forked("deploy", "kubernetes", "m", *words, "--option", "keep=id", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
     spec = yaml.safe_load(made.stdout)["spec"]
     [container] = spec["template"]["spec"]["containers"]
     processes = []

@@ -406,6 +406,15 @@ async def test_tensors_of_any_shape_share_a_run(serve: Serve, gates: Gates) -> N
         assert single["metrics"]["batch_size"] == 5
 
 
+async def test_calls_without_rows_end(serve: Serve) -> None:
+    async with serve(ROWS.replace("max_delay=0.001, ", "")) as server:
+        empty = {"name": "x", "datatype": "FP32", "shape": [0, 2], "data": []}
+        for _ in range(3):
+            asked = [server.client.post("/v2/models/model/infer", json={"inputs": [empty]}) for _ in range(3)]
+            answers = await asyncio.gather(*asked)
+            assert [answer.json()["outputs"][0]["shape"] for answer in answers] == [[0]] * 3
+
+
 async def test_short_rows_are_filled_up_and_cut_again(serve: Serve, gates: Gates) -> None:
     async with serve(FILLED) as server:
         metadata = (await server.client.get("/v2/models/model")).json()

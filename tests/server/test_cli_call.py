@@ -15,6 +15,7 @@ import pytest
 
 from geartrain.testing import serve
 from geartrain.testing.server import Server
+from tests.support.forked import run_forked
 from tests.support.servers import PATIENCE
 from tests.support.terminal import on_terminal
 
@@ -31,14 +32,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def geartrain(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "geartrain", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **environ},
-    )
+    return run_forked(*arguments, cwd=cwd, env={**os.environ, **environ})
+
+
+def fresh(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in an interpreter of its own."""
+    command = [sys.executable, "-m", "geartrain", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
 
 
 def test_output_is_that_of_run(server: Server, tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_output_is_that_of_run(server: Server, tmp_path: Path) -> None:
         ("slow_counter", ["-i", "up_to=2", "-i", "pause=0"]),
         ("thumbnails", ["-i", f"image=@{EXAMPLES / 'digits/three.png'}", "-i", "widths=8", "-i", "widths=9"]),
     ):
-        run = geartrain("run", str(EXAMPLES / model), *inputs, cwd=tmp_path)
+        run = fresh("run", str(EXAMPLES / model), *inputs, cwd=tmp_path)
         files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        call = geartrain("call", server.url, "-m", model, *inputs, cwd=tmp_path)
+        call = fresh("call", server.url, "-m", model, *inputs, cwd=tmp_path)
         assert (call.returncode, call.stdout, call.stderr) == (run.returncode, run.stdout, run.stderr)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 

@@ -18,6 +18,7 @@ import pytest
 
 from geartrain.testing import serve
 from geartrain.testing.server import Server
+from tests.support.forked import run_forked
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, write_model
 from tests.support.terminal import Terminal, on_terminal
@@ -60,15 +61,7 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
 
 def chat(*arguments: str, lines: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Chat in a pipe."""
-    return subprocess.run(
-        [sys.executable, "-m", "geartrain", "chat", *arguments],
-        input=lines,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        cwd=cwd,
-    )
+    return run_forked("chat", *arguments, stdin=lines, timeout=PATIENCE, cwd=cwd)
 
 
 def answers(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -346,7 +346,8 @@ def test_doctor_checks_each_model_of_a_folder(geartrain: Command, tmp_path: Path
     assert geartrain("doctor", "models").returncode == 0
 
 
-def test_setup_tells_the_cost_that_it_finds(geartrain: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["examples", "warmup"])
+def test_setup_tells_the_cost_that_it_finds(where: str, geartrain: Command, tmp_path: Path) -> None:
     code = """
         import time
         from geartrain import BaseRunner, Input, batched
@@ -358,7 +359,7 @@ def test_setup_tells_the_cost_that_it_finds(geartrain: Command, tmp_path: Path) 
                 return text
     """
     write_model(tmp_path / "model", code)
-    (tmp_path / "model" / "geartrain.yaml").write_text("examples:\n  - text: abcd\n")
+    (tmp_path / "model" / "geartrain.yaml").write_text(f"{where}:\n  - text: abcd\n")
     assert "; max_cost: auto\n" in geartrain("doctor", "model").stdout
     assert "; a call costs at most 32 (max_cost: auto)\n" in geartrain("doctor", "model", "--setup").stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked import run_forked, start_forked
 from tests.support.processes import is_there
 from tests.support.servers import write_model
 
@@ -43,10 +44,6 @@ COUNTER = """
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "geartrain", "run", *arguments]
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Write the model and run it from the folder above it; nothing of it may be left in the temporary folder."""
@@ -57,15 +54,7 @@ def run(tmp_path: Path) -> Run:
         write_model(tmp_path / "model", source)
         environ = {**os.environ, "TMPDIR": str(temporary), **options}
         stdin = environ.pop("stdin", "")
-        done = subprocess.run(
-            command("model", *arguments),
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environ,
-            input=stdin,
-        )
+        done = run_forked("run", "model", *arguments, cwd=tmp_path, env=environ, stdin=stdin)
         assert list(temporary.iterdir()) == []
         return done
 
@@ -98,8 +87,8 @@ def running(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(source: str, *arguments: str) -> subprocess.Popen[str]:
         write_model(tmp_path / "model", source)
-        process = subprocess.Popen(
-            command("model", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        process = start_forked(
+            ["run", "model", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
         )
         started.append(process)
         return process
@@ -117,9 +106,8 @@ def test_output_is_on_stdout_and_all_else_on_stderr(run: Run) -> None:
 
 def test_inputs_stand_behind_the_model_as_well(run: Run, tmp_path: Path) -> None:
     assert run(HELLO, "name=Ada", "-i", "times=2").stdout == "hello Adahello Ada\n"
-    here = subprocess.run(
-        command("name=Ada"), check=True, capture_output=True, text=True, cwd=tmp_path / "model", timeout=60
-    )
+    command = [sys.executable, "-m", "geartrain", "run", "name=Ada"]
+    here = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path / "model", timeout=60)
     assert here.stdout == "hello Ada\n"
     wrong = run(HELLO, "--name", "Ada")
     assert (wrong.returncode, wrong.stdout) == (1, "")
@@ -405,9 +393,8 @@ def test_order_of_prints_and_chunks_is_kept_on_one_terminal(tmp_path: Path) -> N
                 yield f"chunk {i}"
         """,
     )
-    done = subprocess.run(
-        command("model"), check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
-    )
+    done = run_forked("run", "model", stderr=subprocess.STDOUT, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
     assert done.stdout.split("\n") == ["log 0", "chunk 0", "log 1", "chunk 1", "log 2", "chunk 2", ""]
 
 

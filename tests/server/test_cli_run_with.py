@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import run_forked
 from tests.support.servers import write_model
 
 UPPER = "def run(text: str) -> str:\n    return text.upper()\n"
@@ -34,8 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "geartrain", "run", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=60)
+    return run_forked("run", *words, cwd=folder, timeout=60)
 
 
 def test_a_model_calls_those_of_the_folder(folder: Path) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from openapi_spec_validator import validate
 
+from tests.support.forked import run_forked
 from tests.support.servers import write_model
 
 
 def schema(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "geartrain", "schema", str(folder)], check=False, capture_output=True, text=True
-    )
+    return run_forked("schema", folder)
 
 
 def test_document_is_printed_and_setup_does_not_run(tmp_path: Path) -> None:
@@ -32,7 +31,8 @@ def test_document_is_printed_and_setup_does_not_run(tmp_path: Path) -> None:
             def run(self, name: str = Input(description="whose"), age: int = 3) -> str: ...
         """,
     )
-    done = schema(tmp_path / "pets")
+    command = [sys.executable, "-m", "geartrain", "schema", str(tmp_path / "pets")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     validate(document)

@@ -45,8 +45,12 @@ def test_machine_reads_json_lines(server_process: Start, tmp_path: Path) -> None
     assert "setting up" in json.dumps(process.lines)
 
 
-def test_cog_variables_name_the_model_and_the_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variables", [("PORT",), ("AIP_HTTP_PORT",), ("PORT", "AIP_HTTP_PORT")])
+def test_cog_variables_name_the_model_and_the_port(tmp_path: Path, variables: tuple[str, ...]) -> None:
+    """That of Vertex AI counts without the one of Cog."""
     write_model(tmp_path, HELLO)
+    environ = {key: value for key, value in os.environ.items() if key not in {"PORT", "AIP_HTTP_PORT"}}
+    environ |= {"HOST": "", "COG_PREDICT_TYPE_STUB": "run.py:Runner"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
@@ -55,7 +59,7 @@ def test_cog_variables_name_the_model_and_the_port(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "HOST": "", "PORT": str(port), "COG_PREDICT_TYPE_STUB": "run.py:Runner"},
+            env={**environ, **dict(zip(variables, (str(port), "1"), strict=False))},
         )
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use. Choose")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from mypy import api as mypy
 
+from tests.support.forked import run_forked
 from tests.support.servers import write_model
 
 DETECTOR = """
@@ -65,8 +66,16 @@ CALLER = """
 
 
 def geartrain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "geartrain", "stubs", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=60)
+    return run_forked("stubs", *words, cwd=folder, timeout=60)
+
+
+def checked(arguments: list[str]) -> tuple[str, str, int]:
+    """What mypy prints, its complaints, and its status. It lifts the limit of recursion, which other tests reach."""
+    depth = sys.getrecursionlimit()
+    try:
+        return mypy.run(arguments)
+    finally:
+        sys.setrecursionlimit(depth)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +95,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_type_checker_knows_inputs_and_outputs(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(models, CALLER)
     monkeypatch.chdir(models)
-    said, _, _ = mypy.run(["--strict", "--no-error-summary", "--cache-dir", str(models / "cache"), "run.py"])
+    said, _, _ = checked(["--strict", "--no-error-summary", "--cache-dir", str(models / "cache"), "run.py"])
     lines = [line.partition(": ")[2] for line in said.splitlines()]
     for line in (
         'note: Revealed type is "list[list[int]]"',
@@ -99,7 +108,7 @@ def test_a_type_checker_knows_inputs_and_outputs(models: Path, monkeypatch: pyte
     assert sum("ndarray" in line for line in lines) == 1, said
     errors = [line for line in lines if line.startswith("error")]
     assert len(errors) == 3, said  # those two, and the mode
-    assert mypy.run(["--strict", "--cache-dir", str(models / "cache"), "handles.py"])[2] == 0
+    assert checked(["--strict", "--cache-dir", str(models / "cache"), "handles.py"])[2] == 0
 
 
 def test_a_run_sees_handles_that_know_their_models(models: Path) -> None:
@@ -119,7 +128,8 @@ def test_a_file_that_is_behind_is_found(models: Path) -> None:
 
 
 def test_one_model_goes_to_stdout(models: Path) -> None:
-    done = geartrain("models/detector", folder=models)
+    command = [sys.executable, "-m", "geartrain", "stubs", "models/detector"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=models, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "class AsyncDetector(geartrain.Model):" in done.stdout
     assert geartrain("models/broken", folder=models).returncode == 1

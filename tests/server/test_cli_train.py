@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.server.trainings import ASYNC, url, write
+from tests.support.forked import run_forked
 from tests.support.servers import ServerProcess
 
 FUNCTION = """
@@ -31,10 +32,6 @@ NO_RUNNER = "train: train.py:train\n"
 Train = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "geartrain", *arguments]
-
-
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Train the model in `model` from the folder above it; nothing may be left in the temporary folder."""
@@ -43,9 +40,7 @@ def train(tmp_path: Path) -> Train:
 
     def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "TMPDIR": str(temporary), **variables}
-        done = subprocess.run(
-            command("train", *arguments), check=False, capture_output=True, text=True, cwd=tmp_path, env=environ
-        )
+        done = run_forked("train", *arguments, cwd=tmp_path, env=environ)
         assert list(temporary.iterdir()) == []
         return done
 
@@ -167,7 +162,7 @@ def test_training_that_has_no_such_name_is_refused_at_once(train: Train, tmp_pat
 
 def test_interrupted_training_is_canceled(tmp_path: Path) -> None:
     only_trains(tmp_path)
-    arguments = command("train", "model", "-i", "data=wait")
+    arguments = [sys.executable, "-m", "geartrain", "train", "model", "-i", "data=wait"]
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     ) as process:
@@ -184,7 +179,8 @@ def test_interrupted_training_is_canceled(tmp_path: Path) -> None:
 
 def test_schema_has_the_training(tmp_path: Path) -> None:
     write(tmp_path / "model")
-    done = subprocess.run(command("schema", str(tmp_path / "model")), check=True, capture_output=True, text=True)
+    done = run_forked("schema", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
     schemas = json.loads(done.stdout)["components"]["schemas"]
     assert schemas["TrainingInput"]["required"] == ["data"]
     assert set(schemas["Input"]["properties"]) == {"text"}
@@ -196,16 +192,14 @@ def test_schema_has_the_training(tmp_path: Path) -> None:
 
 def test_unknown_x_mode_is_a_usage_error(tmp_path: Path) -> None:
     write(tmp_path / "model")
-    arguments = command("serve", str(tmp_path / "model"), "--x-mode", "both")
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    done = run_forked("serve", tmp_path / "model", "--x-mode", "both")
     assert done.returncode == 2
     assert "x-mode" in done.stderr
 
 
 def test_x_mode_train_of_a_model_without_a_training(tmp_path: Path) -> None:
     write(tmp_path / "model", config="")
-    arguments = command("serve", str(tmp_path / "model"), "--x-mode", "train")
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    done = run_forked("serve", tmp_path / "model", "--x-mode", "train")
     assert done.returncode == 1
     assert "no training here" in done.stderr
 

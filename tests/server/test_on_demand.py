@@ -81,7 +81,7 @@ INFER = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": 
 
 
 def test_the_first_request_of_each_protocol_loads_its_model(tmp_path: Path, zoos: list[Zoo]) -> None:
-    names = ("cog", "form", "large", "events", "infer", "generate", "stream", "metadata")
+    names = ("cog", "form", "large", "events", "infer", "generate", "stream", "metadata", "body", "largebody")
     zoo = Zoo(models(tmp_path, *names, "other"), "--load", "on-demand")
     zoos.append(zoo)
     assert zoo.client.get("/readyz").status_code == 200
@@ -97,12 +97,15 @@ def test_the_first_request_of_each_protocol_loads_its_model(tmp_path: Path, zoos
         "generate": lambda: zoo.post("/v2/models/generate/generate", {"text": "!"}).text,
         "stream": lambda: zoo.post("/v2/models/stream/generate_stream", {"text": "!"}).text,
         "metadata": lambda: zoo.client.get("/v2/models/metadata").json()["name"],
+        "body": lambda: zoo.post("/models/body/invoke", {"text": "!"}).json(),
+        "largebody": lambda: zoo.post("/models/largebody/invoke", {"text": long}).json(),
     }
     with concurrent.futures.ThreadPoolExecutor(len(asks)) as threads:
         found = {name: threads.submit(ask) for name, ask in asks.items()}
         answers = {name: future.result() for name, future in found.items()}
     assert (answers["cog"], answers["form"], answers["large"]) == ("cog!", "form!", f"large{long}")
     assert "events!" in answers["events"]
+    assert (answers["body"], answers["largebody"]) == ("body!", f"largebody{long}")
     assert (answers["infer"], answers["metadata"]) == ("infer!", "metadata")
     assert "generate!" in answers["generate"]
     assert "stream!" in answers["stream"]
@@ -158,6 +161,18 @@ def test_a_time_limit_bounds_the_wait(tmp_path: Path, zoos: list[Zoo]) -> None:
     refused = zoo.client.post("/v2/models/slow/infer", json=body)
     assert refused.status_code == 504
     assert refused.json()["error"] == "timed out after 0.05 s, while the model was being loaded"
+
+
+def test_the_limit_of_a_caller_bounds_its_wait(tmp_path: Path, zoos: list[Zoo]) -> None:
+    write_model(tmp_path / "slow", "import time\ntime.sleep(60)\ndef run(text: str) -> str: ...\n")
+    calling = "import geartrain\ndef run(text: str) -> str:\n    return geartrain.models['slow'](text=text)\n"
+    write_model(tmp_path / "caller", calling)
+    zoo = Zoo(tmp_path, "--load", "on-demand")
+    zoos.append(zoo)
+    zoo.post("/v2/repository/models/caller/load", {})
+    body = {**INFER, "parameters": {"timeout": 300_000}}
+    refused = [zoo.client.post("/v2/models/caller/infer", json=body) for _ in range(3)]
+    assert [(each.status_code, each.json()["error"]) for each in refused] == [(504, "timed out after 0.3 s")] * 3
 
 
 def test_a_model_without_work_rests_and_comes_back(tmp_path: Path, zoos: list[Zoo]) -> None:

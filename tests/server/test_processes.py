@@ -63,7 +63,7 @@ def test_stop_at_the_very_beginning(start_server: StartServer, how: str) -> None
 
 
 def test_d21_setup_timeout_ends_the_worker(start_server: StartServer) -> None:
-    server = start_server("--setup-timeout", "0.5", setup="hold")
+    server = start_server("--setup-timeout", "2", setup="hold")
     server.process.wait_for("setup-failed")
     assert server.watched.all_end()
     assert server.health()["status"] == "SETUP_FAILED"

@@ -30,6 +30,18 @@ SYNC = """
             think(0.05)
             return name
 """
+SLOW_CLOCK = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def setup(self) -> None:
+            from pyinstrument import stack_sampler
+
+            stack_sampler._timing_overhead = {"walltime": 1e-6}  # seconds of a reading: pyinstrument warns from 3e-7 on
+
+        def run(self, name: str = "x") -> str:
+            return name
+"""
 ASYNC = """
     import asyncio, time
     from geartrain import BaseRunner, concurrent
@@ -86,6 +98,13 @@ def test_run_writes_its_profile_where_it_says(tmp_path: Path) -> None:
     assert path.name.startswith("pred_")
     assert path.name.endswith(".speedscope.json")
     assert {"think", "run"} <= functions_of(path)
+
+
+def test_a_slow_clock_is_not_told_at_each_run(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", SLOW_CLOCK)
+    ended = run("--profile", "model", cwd=tmp_path)
+    (path,) = (tmp_path / "profiles").iterdir()
+    assert ended.stderr == f"Profile: {path}\n"
 
 
 def test_profile_is_a_page_in_another_folder(tmp_path: Path) -> None:

@@ -274,17 +274,8 @@ def test_model_from_elsewhere(reference: str, cloud: Cloud, tmp_path: Path) -> N
         "org/cats.tar.gz": (tmp_path / "packed.tar.gz").read_bytes(),
     }
     cloud.cuts = {path: [1000] for path in cloud.files}
-    env = {
-        "GOOGLE_BASE_URL": cloud.url,
-        "GOOGLE_SKIP_SIGNATURE": "true",
-        "AZURE_STORAGE_ENDPOINT": cloud.url,
-        "AZURE_STORAGE_ACCOUNT_NAME": "account",
-        "AZURE_SKIP_SIGNATURE": "true",
-        "HF_ENDPOINT": cloud.url,
-        "NO_PROXY": "127.0.0.1",
-    }
     text = reference.format(url=cloud.url)
-    done = geartrain("run", text, "-i", "text=hello", "--cache-dir", str(tmp_path / "cache"), env=env)
+    done = geartrain("run", text, "-i", "text=hello", "--cache-dir", str(tmp_path / "cache"), env=cloud.environ())
     assert (done.stdout, done.stderr, done.returncode) == ("hello 200000\n", "", 0)
 
 
