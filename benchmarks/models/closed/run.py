@@ -1,9 +1,9 @@
 """The model of examples/together in closed batches: one `generate()` for all, as long as the longest takes."""
 
 import torch
-from steps import Runner as Steps
 
 from geartrain import Input, batched
+from steps import Runner as Steps
 
 
 class Runner(Steps):

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from geartrain.cli.logs import is_terminal
-from geartrain.domain.signature.types import OutputSpec, TypeSpec
+from geartrain.domain.signature.types import FILE_KINDS, OutputSpec, TypeSpec
 
-_FILE_KINDS: Final = frozenset({"path", "file"})
 # Types whose inside the signature does not tell: a data URL with base64 in it is taken for a file there.
 _LOOSE_KINDS: Final = frozenset({"object", "opaque", "union"})
 _LOOSE: Final = TypeSpec("opaque")
@@ -124,7 +123,7 @@ def _replace_files(
 def _is_file(value: str, spec: TypeSpec) -> bool:
     if not value.startswith("data:"):
         return False
-    return spec.kind in _FILE_KINDS or (spec.kind in _LOOSE_KINDS and ";base64" in value.partition(",")[0])
+    return spec.kind in FILE_KINDS or (spec.kind in _LOOSE_KINDS and ";base64" in value.partition(",")[0])
 
 
 def _inside(spec: TypeSpec) -> TypeSpec:

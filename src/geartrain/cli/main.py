@@ -16,6 +16,7 @@ from geartrain.cli.failure import INTERRUPTED, UnclearError
 _COMPLETION: Final = "_GEARTRAIN_COMPLETE"  # set where a shell asks what a word may go on to
 _SUPERVISED: Final = frozenset(("LISTEN_PID", "NOTIFY_SOCKET"))  # are the server's own, and not for a worker
 _UNSERVED: Final = frozenset(("--help", "--help-all", "--version", "-v"))
+_VERTEX_PORT: Final = "AIP_HTTP_PORT"  # the port that Vertex AI asks of a container
 
 
 def main() -> None:
@@ -30,6 +31,8 @@ def main() -> None:
 
 
 def _run() -> None:
+    if os.environ.get(_VERTEX_PORT):
+        os.environ.setdefault("PORT", os.environ[_VERTEX_PORT])
     with contextlib.suppress(UnclearError):
         run_server(sys.argv[1:], os.environ)
         return
