@@ -252,10 +252,9 @@ REFUSED: Final = ("m", "in.jsonl", "-o", "out")
     ("arguments", "message"),
     [
         (("m", "m", "in.jsonl", "-o", "out", "--compare"), "--compare runs on one machine"),
-        ((*REFUSED, "--target", "http://127.0.0.1:1"), "Ray runs them in actors"),
+        ((*REFUSED, "--target", "http://127.0.0.1:1"), "processes without Ray share its rows by --part"),
         ((*REFUSED, "--part", "0/2"), "Ray, which spreads the rows itself"),
         ((*REFUSED, "--resume"), "use --overwrite"),
-        ((*REFUSED, "--dry-run"), "runs ten rows on this machine"),
         ((*REFUSED, "--max-errors", "3"), "--errors fail"),
         ((*REFUSED, "--devices", "cuda:1"), "say how many with --gpus"),
         ((*REFUSED, "--devices", "cpu", "--gpus", "1"), "leave --gpus out"),
@@ -271,12 +270,26 @@ def test_what_ray_does_not_do_is_said(tmp_path: pathlib.Path, arguments: tuple[s
     assert message in stderr
 
 
+def without_ray(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where Ray cannot be imported."""
+    words = ["geartrain", "batch", "m", "in.jsonl", *arguments, "--ray"]
+    code = f"import sys\nsys.modules['ray'] = None\nsys.argv = {words}\nfrom geartrain.cli.main import main\nmain()"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, check=False, capture_output=True, text=True, env=dict(os.environ)
+    )
+
+
 def test_without_ray_the_command_names_what_to_install(tmp_path: pathlib.Path) -> None:
     write_lines(tmp_path / "in.jsonl", [{"x": 1}])
-    words = ["geartrain", "batch", "m", "in.jsonl", "-o", "out", "--ray"]
-    code = f"import sys\nsys.modules['ray'] = None\nsys.argv = {words}\nfrom geartrain.cli.main import main\nmain()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True, env=dict(os.environ)
-    )
+    done = without_ray(tmp_path, "-o", "out")
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'geartrain[ray]'" in done.stderr
+
+
+def test_ten_rows_are_tried_here_before_anything_starts_on_the_cluster(tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "m", "def run(x: int) -> int:\n    return x * x\n")
+    write_lines(tmp_path / "in.jsonl", [{"x": x} for x in range(12)])
+    done = without_ray(tmp_path, "-o", "out", "--replicas", "64", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [word for x in range(10) for word in (str(x), str(x * x))]
+    assert not (tmp_path / "out").exists()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import dataclasses
+from typing import Final
 
+from geartrain.cli.batch_run import Asked
+from geartrain.cli.batch_run import run as run_here
 from geartrain.cli.failure import FAILURE, INTERRUPTED, complain, warn
 from geartrain.dataset.columns import read_pairs
 from geartrain.dataset.errors import DatasetError
@@ -12,16 +15,13 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.setting_values import Devices
 from geartrain.ray.options import absolute
 
-if TYPE_CHECKING:
-    from geartrain.cli.batch_run import Asked
-
 _NOT_HERE: Final = {
     "other": "--compare runs on one machine",
-    "target": "--target sends rows to a server, and Ray runs them in actors",
+    "target": "--target sends rows to a server that has the model already, so Ray would have nothing to run: several "
+    "processes without Ray share its rows by --part",
     "part": "--part is for processes without Ray, which spreads the rows itself",
     "resume": "--resume has no progress to go on with: Ray runs again what is lost while a run lasts; use --overwrite",
     "resume_changed": "--resume-changed has no progress to go on with; use --overwrite",
-    "dry_run": "--dry-run runs ten rows on this machine",
     "report": "--report has the figures of one process; Ray's dashboard has those of a cluster",
     "window": "--window is of one process",
 }
@@ -32,6 +32,8 @@ def run(asked: Asked, gpus: float) -> int:
     try:
         _check(asked)
         devices = _devices(asked.devices, gpus)
+        if asked.dry_run:  # before anything starts on the cluster
+            return run_here(dataclasses.replace(asked, replicas=1))
         mapped, kept = read_pairs(asked.mapped, "--map"), read_pairs(asked.keep, "--keep")
         try:
             from geartrain.ray.data import BatchOptions
@@ -78,7 +80,7 @@ def _check(asked: Asked) -> None:
         raise DatasetError(
             "--max-errors counts the rows of one process; with --ray write --errors fail, or leave it out"
         )
-    if asked.source == "-" or asked.output == "-":
+    if asked.source == "-" or (asked.output == "-" and not asked.dry_run):
         raise DatasetError("--ray reads and writes on several machines: name IN and -o OUT as all of them reach them")
 
 
