@@ -231,6 +231,19 @@ def test_several_models_of_a_script(start: Start) -> None:
     }
 
 
+def test_lists_have_the_datatypes_that_are_declared(start: Start) -> None:
+    client, process = start(PADDED)
+    for _ in range(2):
+        process.wait_for("ready")
+
+    def padded(tensors: Any) -> Any:
+        return client.post("/models/padded/predictions", json={"input": {"tensors": tensors}}).json()
+
+    assert padded({"x": [[0]]})["output"] == {"x": {"datatype": "INT32", "shape": [1, 1], "data": [[2]]}}
+    assert "tensors.x: it is no tensor: its elements are no INT32" in padded({"x": [[0.5]]})["error"]
+    assert "tensors.x: it is no tensor" in padded({"x": [[1], [2, 3]]})["error"]
+
+
 def test_samples_and_padded_batches(start: Start) -> None:
     client, process = start(PADDED)
     for _ in range(2):

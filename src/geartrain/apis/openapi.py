@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Health, Status
-from geartrain.domain.signature.json_schema import JsonObject, input_schema, output_schema, title_case
-from geartrain.domain.signature.types import takes_file, takes_files
+from geartrain.domain.signature.json_schema import JsonObject, input_schema, output_schema, title_case, type_schema
+from geartrain.domain.signature.types import TypeSpec, takes_file, takes_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from geartrain.domain.signature.types import InputField, Signature
+    from geartrain.domain.signature.types import DeclaredTensor, InputField, Signature
 
 MOST_LISTED: Final = 100
 """Predictions of a page of a list, at most."""
@@ -81,6 +81,8 @@ def document(
     for job, model in jobs:
         inputs = input_schema(model.inputs, title=f"{job.prefix}Input", reserved=reserved)
         reserved |= set(inputs.components)
+        if model.takes_tensors and model.open_inputs:
+            inputs.schema["properties"]["tensors"] |= _declared(model.open_inputs)
         schemas[f"{job.prefix}Input"] = inputs.schema
         schemas[f"{job.prefix}Output"] = output_schema(model.output, title=f"{job.prefix}Output")
         schemas |= inputs.components
@@ -93,6 +95,20 @@ def document(
     if jobs and jobs[0][1].description:
         info["description"] = jobs[0][1].description
     return {"openapi": "3.0.2", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _declared(tensors: Sequence[DeclaredTensor]) -> JsonObject:
+    """The tensors that a model declares, where it takes any: nested arrays, or objects with a datatype and a shape."""
+    properties = {
+        each.name: {
+            "anyOf": [
+                type_schema(TypeSpec("tensor", datatype=each.datatype, shape=each.shape)),
+                {"type": "object"},
+            ]
+        }
+        for each in tensors
+    }
+    return {"properties": properties}
 
 
 def _server_paths() -> JsonObject:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from openapi_spec_validator import OpenAPIV30SpecValidator
 
 from geartrain.apis.openapi import document
-from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import ANY_TENSORS, DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from tests.support.signature_strategies import JSON_SCHEMA_PATTERNS, signatures
 
 if TYPE_CHECKING:
@@ -193,6 +193,18 @@ def test_equal_names_of_choices_do_not_collide() -> None:
     named = schemas(made(Signature((MODES,), OutputSpec(STRING)), training=training))
     assert named["mode"]["enum"] == ["a", "b"]
     assert named["TrainingInput.mode"]["enum"] == ["c", "d"]
+
+
+def test_declared_tensors_of_a_model_that_takes_any() -> None:
+    tensors = InputField("tensors", TypeSpec("object", nullable=True, form="tensors"), required=False)
+    declared = (DeclaredTensor("a", "FP32", (-1, 2)), DeclaredTensor("words", "BYTES", (1,)))
+    described = made(Signature((tensors,), OutputSpec(ANY_TENSORS), contract="tensors", open_inputs=declared))
+    assert list(OpenAPIV30SpecValidator(_restated(described)).iter_errors()) == []
+    shown = schemas(described)["Input"]["properties"]["tensors"]["properties"]
+    assert {name: [each.get("x-tensor") for each in schema["anyOf"]] for name, schema in shown.items()} == {
+        "a": [{"datatype": "FP32", "shape": [-1, 2]}, None],
+        "words": [{"datatype": "BYTES", "shape": [1]}, None],
+    }
 
 
 @pytest.mark.parametrize("name", ["Input", "Output", "Status", "PredictionRequest", "Error"])

@@ -163,13 +163,13 @@ def whole(
         open_inputs=tuple(inputs),
         open_outputs=tuple(outputs),
     )
-    return OpenSignature(parameters, signature, batching, _compose(contract, name))
+    return OpenSignature(parameters, signature, batching, _compose(contract, name, inputs))
 
 
-def _compose(contract: Contract, name: str) -> Compose:
+def _compose(contract: Contract, name: str, inputs: Sequence[DeclaredTensor]) -> Compose:
     if contract == "request":
         return lambda values, _: {name: _request_of(values)}
-    return EitherOf(name) if contract == "any" else TensorsOf(name)
+    return EitherOf(name, inputs) if contract == "any" else TensorsOf(name, inputs)
 
 
 def response_output(*, streams: bool = False) -> OutputSpec:
@@ -269,13 +269,18 @@ def _request_of(values: dict[str, Any]) -> Request:
 class TensorsOf:
     """Makes the arguments of a `run()` that takes any tensors."""
 
-    def __init__(self, name: str) -> None:
-        """`name` is that of its parameter."""
+    def __init__(self, name: str, declared: Iterable[DeclaredTensor] = ()) -> None:
+        """`name` is that of its parameter; lists become arrays of the datatypes of the `declared` tensors."""
         self._name = name
+        self._datatypes = {each.name: each.datatype for each in declared}
+
+    def declaring(self, declared: Iterable[DeclaredTensor]) -> TensorsOf:
+        """Return the same for other tensors."""
+        return type(self)(self._name, declared)
 
     def __call__(self, values: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tensors of a request by its parts. Raises `ClientError`."""
-        return {self._name: _tensors_of(values, parameters)}
+        return {self._name: _tensors_of(values, parameters, self._datatypes)}
 
     def direct(self, tensors: Iterable[Tensor], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tensors of a request that has no other parts: nearly all. Raises `ClientError`."""
@@ -306,13 +311,13 @@ def _array_of(tensor: Tensor) -> Any:
     return arrays.numbers_of(tensor)
 
 
-def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensors:
-    """Make the tensors of a request. Raises `ClientError`."""
+def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any], declared: Mapping[str, str]) -> Tensors:
+    """Make the tensors of a request; `declared` are datatypes by name. Raises `ClientError`."""
     given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     found: dict[str, Any] = {}
     datatypes: dict[str, str] = {}
     for name, value in (values.get("tensors") or {}).items() if not given else ():
-        datatypes[name], found[name] = _array_of_json(name, value)
+        datatypes[name], found[name] = _array_of_json(name, value, declared.get(name, ""))
     for name, tensor in given.items():
         datatypes[name] = tensor.datatype
         found[name] = _array_of(tensor)
@@ -327,27 +332,36 @@ def _tensors_of(values: dict[str, Any], parameters: Mapping[str, Any]) -> Tensor
     return Tensors(found, parameters=known, requested=names, datatypes=datatypes, content_types=kinds, id=own_id)
 
 
-def _array_of_json(name: str, value: Any) -> tuple[str, Any]:
-    """Return the datatype and the array of nested lists, or of an object of `datatype`, `shape` and `data`."""
+_LISTED: Final = {"f": "fiub", "i": "iu", "u": "iu", "b": "b"}
+"""The kinds of numbers in lists that an array of a kind takes."""
+
+
+def _array_of_json(name: str, value: Any, datatype: str) -> tuple[str, Any]:
+    """Return the datatype and the array of nested lists, or of an object of `datatype`, `shape` and `data`.
+
+    `datatype` is that of lists; empty for the one of their elements.
+    """
     import numpy as np
 
     from geartrain.worker import arrays
 
     shape = None
-    datatype = ""
     if isinstance(value, dict):
         datatype, shape, value = value.get("datatype", ""), value.get("shape"), value.get("data")
         if datatype not in DATATYPES:
             raise ClientError(f"tensors.{name}.datatype: {datatype!r} is none of {', '.join(sorted(DATATYPES))}")
     try:
-        if not datatype:
-            plain = np.array(value)
+        plain = None if datatype == "BYTES" else np.array(value)
+        if plain is not None and not datatype:
             datatype = "BYTES" if plain.dtype.kind in "USO" else arrays.NAMES.get(plain.dtype.name, "")
-        if datatype == "BYTES":
+        if plain is None or datatype == "BYTES":
             found, elements = arrays.bytes_of(value)
             array = _strings(elements, found)
         else:
-            array = np.array(value, np.float32 if datatype == arrays.BFLOAT else arrays.numpy_type(datatype))
+            wanted = np.dtype(np.float32 if datatype == arrays.BFLOAT else arrays.numpy_type(datatype))
+            if plain.size and plain.dtype.kind not in _LISTED[wanted.kind]:
+                raise ValueError(f"its elements are no {datatype}")
+            array = np.array(value, wanted)
             array = arrays.bits_of_bfloat(array) if datatype == arrays.BFLOAT else array
         return datatype, array if shape is None else array.reshape(shape)
     except (ValueError, TypeError, KeyError, OverflowError) as error:

@@ -26,6 +26,7 @@ from geartrain.domain.tensors.tensor import VARIABLE
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import ClientError, describe_error
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance
+from geartrain.worker.loading.open_signature import TensorsOf
 from geartrain.worker.loading.scripts.shared_calls import NotCutError, SharedCalls, finish
 
 FILE: Final = "MLmodel"
@@ -65,7 +66,8 @@ def load_mlflow(choice: BackendChoice, batching: Mapping[str, Any] | None) -> Lo
     run: Callable[..., Any] = model.run_batch if shares else model.run
     runner = load_instance(model, run, folder, owner=f"the model {folder.name}", batching=batching if shares else None)
     signature = msgspec.structs.replace(runner.signature, open_inputs=model.inputs, open_outputs=model.outputs)
-    return runner._replace(signature=signature, platform="mlflow")
+    compose = runner.compose.declaring(model.inputs) if isinstance(runner.compose, TensorsOf) else runner.compose
+    return runner._replace(signature=signature, compose=compose, platform="mlflow")
 
 
 class _Asked(NamedTuple):

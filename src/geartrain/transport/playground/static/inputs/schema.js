@@ -109,16 +109,20 @@ export function hasSlider({ kind, minimum, maximum }) {
   return isNumber && minimum !== undefined && maximum !== undefined && maximum > minimum && maximum - minimum <= WIDEST;
 }
 
-/** Return the beginning of a value, such as `{"left": 0}`, for a box of JSON that has no default. */
-export function skeleton(schema) {
+/**
+ * Return the beginning of a value, such as `{"left": 0}`, for a box of JSON that has no default. Lists have as few members
+ * as they may have, and at least `fewest`: one in tensors, which are no arrays of their depth without it.
+ */
+export function skeleton(schema, fewest = 0) {
+  if (schema["x-tensor"]) fewest = 1;
   if (schema.default !== undefined && schema.default !== null) return schema.default;
   if (schema.enum) return schema.enum[0];
-  if (schema.anyOf) return skeleton(schema.anyOf[0]);
+  if (schema.anyOf) return skeleton(schema.anyOf[0], fewest);
   switch (schema.type) {
     case "object":
       return Object.fromEntries(Object.entries(schema.properties ?? {}).map(([name, each]) => [name, skeleton(each)]));
     case "array":
-      return schema.minItems > 0 ? Array.from({ length: Math.min(schema.minItems, 64) }, () => skeleton(schema.items ?? {})) : [];
+      return Array.from({ length: Math.min(Math.max(schema.minItems ?? 0, fewest), 64) }, () => skeleton(schema.items ?? {}, fewest));
     case "integer":
     case "number":
       return 0;
