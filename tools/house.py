@@ -190,7 +190,8 @@ def measure() -> Figures:
 
 
 def _bases(node: ast.ClassDef) -> set[str]:
-    return {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+    """Return the names of the bases: `Protocol` is that of typing alone, and not `asyncio.Protocol`."""
+    return {ast.unparse(base).partition("[")[0].removeprefix("typing.") for base in node.bases}
 
 
 def _is_lone(protocol: _Class, classes: Sequence[_Class]) -> bool:

@@ -9,9 +9,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 76
-LONE_PROTOCOLS = 3
-NULL_OBJECTS = 7
+PROTOCOLS = 60
+LONE_PROTOCOLS = 2
+NULL_OBJECTS = 4
 
 
 @pytest.fixture(scope="module")

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from geartrain.bench.connection import Connection, Listener, Target
+from geartrain.bench.connection import Connection, Target
+
+if TYPE_CHECKING:
+    from geartrain.bench.load import Load
 
 _ARRIVE: Final = 10.0  # seconds for a connection
 _AFTER_FAILURE: Final = 0.2  # seconds until another is tried
-
-
-class User(Listener, Protocol):
-    """User of the connections."""
-
-    def connected(self, connection: Connection) -> None:
-        """Hear of a connection that was opened."""
-
-    def unconnected(self, reason: str) -> None:
-        """Hear of one that could not be opened."""
-
-    def may_try_again(self) -> None:
-        """Hear, a moment after that, that another may be opened."""
 
 
 class Pool:
@@ -34,7 +24,7 @@ class Pool:
         self._opening: set[asyncio.Task[None]] = set()
         self._most = 0
 
-    async def begin(self, user: User, count: int, *, most: int) -> None:
+    async def begin(self, user: Load, count: int, *, most: int) -> None:
         """Have `count` connections for a user, who may open up to `most`. Raises `OSError`."""
         self._most = most
         self._all = set(self._free)
@@ -66,7 +56,7 @@ class Pool:
         else:
             self._all.discard(connection)
 
-    def open_another(self, user: User) -> None:
+    def open_another(self, user: Load) -> None:
         """Open one more, if there may be more."""
         if len(self._all) + len(self._opening) < self._most:
             task = asyncio.get_running_loop().create_task(self._open(user))
@@ -94,7 +84,7 @@ class Pool:
             connection.close()
         await asyncio.gather(*[connection.closed() for connection in self._all])
 
-    async def _open(self, user: User) -> None:
+    async def _open(self, user: Load) -> None:
         try:
             connection = await self._target.connect(user, timeout=_ARRIVE)
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from geartrain.cli import logs
 from geartrain.domain.printed.text import PrintedLines, is_plain
@@ -14,18 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from geartrain.cli.activity import Activity
+    from geartrain.cli.console import RepositoryView, ServeView
     from geartrain.project.source import ModelSource
     from geartrain.server import Progress
-
-
-class View(Protocol):
-    """Shows the steps of a server."""
-
-    def __call__(self, progress: Progress) -> None:
-        """Show one step."""
-
-    def withdraw(self) -> None:
-        """Leave nothing that moves: a debugger has the terminal."""
 
 
 class LoggedView:
@@ -41,7 +32,7 @@ class LoggedView:
         self._log(progress)
 
     def withdraw(self) -> None:
-        """Nothing of it moves."""
+        """Leave nothing that moves, for a debugger that has the terminal: nothing does."""
 
 
 class ServeObserver:
@@ -64,7 +55,7 @@ class ServeObserver:
         self._failed: set[tuple[str, str]] = set()
         self._source = source
         self._began = time.monotonic()
-        self._view: View | None = None
+        self._view: LoggedView | RepositoryView | ServeView | None = None
         self._for_person = for_person
 
     @property
@@ -106,7 +97,7 @@ class ServeObserver:
             self._view = self._new_view()
         self._view(progress)
 
-    def _new_view(self) -> View:
+    def _new_view(self) -> LoggedView | RepositoryView | ServeView:
         if not self._for_person:
             return LoggedView()
         from geartrain import __version__

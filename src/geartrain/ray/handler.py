@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from geartrain.transport.relay.token import ClusterAccess, Sender
+from geartrain.transport.relay.token import ClusterToken, Sender
 from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Handler, Head, Responder
 
@@ -35,8 +35,8 @@ class ReplicaHandler:
     Those that other replicas hand over come without the prefix.
     """
 
-    def __init__(self, inner: Handler, cluster: ClusterAccess) -> None:
-        """`cluster` knows the requests of other replicas."""
+    def __init__(self, inner: Handler, cluster: ClusterToken | None) -> None:
+        """`cluster` knows the requests of other replicas; None for a replica that has none."""
         self.inner = inner
         self._cluster = cluster
         self.platform: Platform | None = None  # once the replica has a port of Ray's
@@ -50,7 +50,7 @@ class ReplicaHandler:
         prefix = "" if self.platform is None else self.platform.prefix()
         below = head.path.removeprefix(prefix.encode())
         is_below = len(below) < len(head.path) and below[:1] in {b"", b"/"}
-        if is_below and self._cluster.sender(head) is not Sender.SERVER:
+        if is_below and (self._cluster is None or self._cluster.sender(head) is not Sender.SERVER):
             head = msgspec.structs.replace(head, path=below or b"/", root=prefix)
         return self.inner.begin(head)
 

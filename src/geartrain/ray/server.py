@@ -181,7 +181,7 @@ class ReplicaServer:
     # its end
 
     def _mount(self, handler: Handler) -> Handler:
-        self.handler = ReplicaHandler(handler, self.app.relay.access)
+        self.handler = ReplicaHandler(handler, None if self.app.relay is None else self.app.relay.token)
         return self.handler
 
     async def _drain(self) -> None:

@@ -212,7 +212,8 @@ class App:
         await self.outbound.drain_webhooks(end - clock())
         if self._stored is not None:
             await self._stored.stop(max(STOP_GRACE, end - clock()))
-        self.relay.close()
+        if self.relay is not None:
+            self.relay.close()
         await self.outbound.close()
         self.models.close()
         self.regions.close()

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from geartrain.server.sockets import address_text
-from geartrain.transport.relay.relay import NO_RELAY, PeerPool, Relay, RelayCounts, RelayPort, split_address
+from geartrain.transport.relay.relay import PeerPool, Relay, RelayCounts, split_address
 from geartrain.transport.relay.token import OPTION, ClusterOptionError, read_token
 
 if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions
 
 
-def open_relay(options: ServeOptions, counts: RelayCounts) -> RelayPort:
-    """Open the relay to the other servers, which reports its outcomes to `counts`.
+def open_relay(options: ServeOptions, counts: RelayCounts) -> Relay | None:
+    """Open the relay to the other servers, which reports its outcomes to `counts`; None for a server that is alone.
 
     Raises `ClusterOptionError` for options that do not fit together.
     """
@@ -27,7 +27,7 @@ def open_relay(options: ServeOptions, counts: RelayCounts) -> RelayPort:
     if not cluster.advertise:
         if cluster.token_file is not None or cluster.ca is not None:
             raise ClusterOptionError(f"{OPTION} and --cluster-ca need --advertise HOST:PORT")
-        return NO_RELAY
+        return None
     if not options.store.url.startswith(("postgres://", "postgresql://")):
         msg = "--advertise needs a store that servers can share: --store postgres://USER@HOST/DATABASE"
         raise ClusterOptionError(msg)

@@ -206,7 +206,7 @@ def at_root(handler: Handler) -> Handler:
 
 
 def _guard(app: App, access: Access) -> AccessGuard:
-    return access.guard(lambda: app.catalogue.default_model, app.relay.access)
+    return access.guard(lambda: app.catalogue.default_model, None if app.relay is None else app.relay.token)
 
 
 class Embedded(NamedTuple):

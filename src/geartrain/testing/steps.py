@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import types
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from types import NoneType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from geartrain.authoring import CancelationException
 from geartrain.authoring.scope import Scope, current_scope
@@ -65,22 +66,6 @@ def _beside_loops(work: Callable[[], Any]) -> Any:
         return pool.submit(work).result()
 
 
-class Steps(Iterator[Any], Protocol):
-    """The yielded values of one call; they end when it is over, however it has ended."""
-
-    scope: Scope | None
-    """Of the latest invocation."""
-
-    def cancel(self) -> None:
-        """Cancel the run where it stands, between two values."""
-
-    def cancel_from_outside(self) -> None:
-        """Cancel the run, from another thread."""
-
-    def abandon(self) -> None:
-        """Let the run go: it has no reader."""
-
-
 def make_steps(call: LocalCall, runner: LoadedRunner, prints: Prints, *, drive: Drive, region: CancelRegion) -> Steps:
     """Begin a call."""
     if runner.is_async:
@@ -88,8 +73,11 @@ def make_steps(call: LocalCall, runner: LoadedRunner, prints: Prints, *, drive: 
     return _SyncSteps(call, runner, prints, region=region)
 
 
-class _Base:
-    """Common part of both kinds of steps. They run in one context, and prints are routed while they do."""
+class Steps(Iterator[Any]):
+    """The yielded values of one call; they end when it is over, however it has ended.
+
+    They run in one context, and prints are routed while they do. `scope` is that of the latest invocation.
+    """
 
     def __init__(self, call: LocalCall, runner: LoadedRunner, prints: Prints, *, region: CancelRegion) -> None:
         self.scope: Scope | None = None
@@ -99,8 +87,17 @@ class _Base:
         self._region = region
         self._context = copy_context()
 
-    def __iter__(self) -> Any:
-        return self
+    @abstractmethod
+    def cancel(self) -> None:
+        """Cancel the run where it stands, between two values."""
+
+    @abstractmethod
+    def cancel_from_outside(self) -> None:
+        """Cancel the run, from another thread."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Let the run go: it has no reader."""
 
     def _report(self, items: tuple[int, ...], value: Any, error: BaseException | None) -> None:
         """Report the end of an invocation, as the engines do."""
@@ -121,7 +118,7 @@ class _Base:
                 call.fail(fault)
 
 
-class _SyncSteps(_Base):
+class _SyncSteps(Steps):
     def __init__(self, call: LocalCall, runner: LoadedRunner, prints: Prints, *, region: CancelRegion) -> None:
         super().__init__(call, runner, prints, region=region)
         self._generator = self._generate()
@@ -194,7 +191,7 @@ class _SyncSteps(_Base):
                 raise
 
 
-class _AsyncSteps(_Base):
+class _AsyncSteps(Steps):
     def __init__(
         self, call: LocalCall, runner: LoadedRunner, prints: Prints, *, drive: Drive, region: CancelRegion
     ) -> None:

@@ -17,7 +17,7 @@ from geartrain.transport.access.guard import (
 from geartrain.transport.access.keys import KeyRing
 from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
 from geartrain.transport.access.origins import HostPolicy, OriginPolicy
-from geartrain.transport.relay.token import NO_CLUSTER, ClusterAccess
+from geartrain.transport.relay.token import ClusterToken
 
 if TYPE_CHECKING:
     from geartrain.transport.access.tokens import IssuerKeys
@@ -50,7 +50,7 @@ class Access:
         self._hosts = HostPolicy(host, options.allowed_hosts)
         self._origins = OriginPolicy(options.cors_origins)
 
-    def guard(self, default_model: Callable[[], str | None], cluster: ClusterAccess = NO_CLUSTER) -> AccessGuard:
+    def guard(self, default_model: Callable[[], str | None], cluster: ClusterToken | None = None) -> AccessGuard:
         """Return the guard of HTTP. `default_model` and `cluster`: see `AccessGuard`."""
         return AccessGuard(self.authorizer, self._hosts, self._origins, default_model=default_model, cluster=cluster)
 
@@ -84,7 +84,7 @@ class Access:
         from geartrain.outbound.issuer_keys import fetch_issuer_keys
 
         keys = IssuerKeys(functools.partial(fetch_issuer_keys, options.issuer, options.jwks), self._tell_change)
-        verifier = TokenVerifier(options, keys)
+        verifier = TokenVerifier(options, keys.find)
         self.on_change(verifier.forget)
         self._issuers.append(keys)
         return verifier

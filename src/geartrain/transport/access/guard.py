@@ -14,7 +14,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.access.origins import HostPolicy, OriginPolicy
-from geartrain.transport.relay.token import KEY_FIELD, ClusterAccess, Sender, read_principal
+from geartrain.transport.relay.token import KEY_FIELD, ClusterToken, Sender, read_principal
 from geartrain.transport.routing import Params, Route, Scope, Subject
 from geartrain.transport.wire.exchange import Answer, Head
 
@@ -160,11 +160,12 @@ class AccessGuard:
         origins: OriginPolicy,
         *,
         default_model: Callable[[], str | None],
-        cluster: ClusterAccess,
+        cluster: ClusterToken | None,
     ) -> None:
         """`default_model`: the name of the model whose Cog API is at the root, None where there is none.
 
-        `cluster` knows the requests that other servers hand over: these have checked their clients.
+        `cluster` knows the requests that other servers hand over: these have checked their clients. Without it, all
+        requests are those of clients, whatever their header fields say.
         """
         self._authorizer = authorizer
         self._hosts = hosts
@@ -196,7 +197,7 @@ class AccessGuard:
 
         Other servers of the cluster call this one by the address that it has told them.
         """
-        sender = self._cluster.sender(head)
+        sender = Sender.CLIENT if self._cluster is None else self._cluster.sender(head)
         if sender is Sender.STRANGER:
             raise GeartrainError(Code.UNAUTHENTICATED, "The token of the cluster is not the one of this server.")
         if sender is Sender.SERVER:

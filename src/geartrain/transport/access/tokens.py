@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import jwt
 
@@ -39,13 +39,8 @@ RETRY: Final = 10.0  # seconds after a failed fetch
 LEAST: Final = 60.0  # seconds between two fetches because of unknown keys
 
 Fetch = Callable[[], Awaitable[bytes]]
-
-
-class KeySource(Protocol):
-    """Has the public keys of the issuer."""
-
-    def find(self, key_id: str) -> jwt.PyJWK | None:
-        """Return the key of this id, if it is known."""
+FindKey = Callable[[str], jwt.PyJWK | None]
+"""Returns the issuer's public key of an id, if it is known."""
 
 
 class TokenVerifier:
@@ -55,9 +50,9 @@ class TokenVerifier:
     that were valid are remembered until they expire. `forget` has to be called when the issuer's keys change.
     """
 
-    def __init__(self, options: JwtOptions, keys: KeySource, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, options: JwtOptions, find_key: FindKey, *, now: Callable[[], float] = time.time) -> None:
         self._options = options
-        self._keys = keys
+        self._find_key = find_key
         self._now = now
         self._known: dict[str, tuple[Grant, float]] = {}  # and when it expires
 
@@ -86,7 +81,7 @@ class TokenVerifier:
 
     def _verify(self, token: str) -> dict[str, Any]:
         key_id = jwt.get_unverified_header(token).get("kid", "")
-        key = self._keys.find(key_id if isinstance(key_id, str) else "")
+        key = self._find_key(key_id if isinstance(key_id, str) else "")
         if key is None:
             raise jwt.InvalidTokenError("its key is not one that the issuer is known to have; try again in a minute")
         options = self._options

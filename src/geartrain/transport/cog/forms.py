@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -34,7 +34,7 @@ from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
 
 if TYPE_CHECKING:
-    from geartrain.domain.multipart import PartHead
+    from geartrain.domain.multipart import MultipartReader, PartHead
 
 logger = logging.getLogger(__name__)
 
@@ -176,22 +176,12 @@ async def read_form(body: BodyReader, content_type: bytes, signature: Signature,
         raise
 
 
-def _finish(reader: _Reader, fields: _Fields) -> Form:
+def _finish(reader: MultipartReader | _FileReader, fields: _Fields) -> Form:
     reader.end()
     return fields.form()
 
 
-class _Reader(Protocol):
-    """Receiver of the pieces of a body."""
-
-    def feed(self, data: bytes) -> None:
-        """Take the next piece; in a thread."""
-
-    def end(self) -> None:
-        """Note the end of the body; in a thread."""
-
-
-def _reader(content_type: bytes, signature: Signature, fields: _Fields) -> _Reader:
+def _reader(content_type: bytes, signature: Signature, fields: _Fields) -> MultipartReader | _FileReader:
     from geartrain.domain.multipart import MultipartReader, PartHead  # late: most bodies are JSON
 
     media_type = media_type_of(content_type)
@@ -233,35 +223,6 @@ class SentFile(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-
-
-class Part(Protocol):
-    """Receiver of a part's content."""
-
-    def write(self, data: memoryview) -> None:
-        """Take the next piece."""
-
-    def end(self) -> str | SentFile | None:
-        """Return the content; None for a part that means nothing."""
-
-    def close(self) -> None:
-        """Release what is open. Repeating it is harmless."""
-
-
-class NoPart:
-    """In place of a part, between two."""
-
-    def write(self, data: memoryview) -> None:
-        """Drop it."""
-
-    def end(self) -> None:
-        """Return nothing."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing open."""
-
-
-NO_PART: Final = NoPart()
 
 
 class TextPart:
@@ -333,7 +294,7 @@ class _Fields:
         self._store = store
         self._given: dict[str, list[str | SentFile]] = {}
         self._name = ""
-        self._part: Part = NO_PART
+        self._part: TextPart | FilePart | None = None  # none between two
         self._room = MAX_TEXT
 
     def begin_part(self, head: PartHead) -> None:
@@ -351,12 +312,13 @@ class _Fields:
 
     def add_data(self, data: memoryview) -> None:
         """See `PartListener`."""
-        self._part.write(data)
+        if self._part is not None:
+            self._part.write(data)
 
     def end_part(self) -> None:
         """See `PartListener`."""
-        value = self._part.end()
-        self._part = NO_PART
+        value = None if self._part is None else self._part.end()
+        self._part = None
         if value is None:
             return
         if isinstance(value, str):
@@ -365,7 +327,8 @@ class _Fields:
 
     def close(self) -> None:
         """Release what is open."""
-        self._part.close()
+        if self._part is not None:
+            self._part.close()
 
     def form(self) -> Form:
         """Return the form, which is complete; raises `GeartrainError` (`INVALID_INPUT`) with every wrong field."""

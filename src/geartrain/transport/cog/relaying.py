@@ -11,7 +11,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Row
 from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability, Elsewhere
-from geartrain.transport.relay.relay import NOT_HERE, RelayedAnswer, RelayedRequest, RelayPort
+from geartrain.transport.relay.relay import NOT_HERE, Relay, RelayedAnswer, RelayedRequest, unreachable
 from geartrain.transport.wire.exchange import Answer, ClientGoneError, Responder
 
 NOT_RUNNING_HERE: Final = Answer(NOT_HERE, (b'{"error":"The prediction does not run in this server."}',))
@@ -28,9 +28,10 @@ _REFUSED: Final = "The server that had this prediction has refused it after all.
 class ClusterLookup:
     """Sources beyond this server's own predictions: the store, and the servers that share it."""
 
-    def __init__(self, durability: Durability, relay: RelayPort) -> None:
+    def __init__(self, durability: Durability, relay: Relay | None) -> None:
+        """`relay` reaches those servers; None for a server that knows no others."""
         self.durability = durability
-        self.relay = relay
+        self._relay = relay
 
     async def follow(self, row: Row, request: RelayedRequest) -> RelayedAnswer | Row:
         """Return the answer of the server that runs a row's prediction, or the row if none does.
@@ -41,7 +42,7 @@ class ClusterLookup:
             found = self.durability.whereabouts(row)
             if not isinstance(found, Elsewhere):
                 break
-            answer = await self.relay.open(found.address, request)
+            answer = await self._open(found.address, request)
             if answer.status is not NOT_HERE:
                 return answer
             await answer.drop()
@@ -59,10 +60,15 @@ class ClusterLookup:
         if not isinstance(found, Elsewhere):
             return
         try:
-            answer = await self.relay.open(found.address, request)
+            answer = await self._open(found.address, request)
             await answer.drop()
         except GeartrainError:
             pass  # the store has the request as well
+
+    async def _open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
+        if self._relay is None:
+            raise unreachable("this server knows no others (--advertise)", retry_after=1)
+        return await self._relay.open(address, request)
 
 
 async def pass_on(

@@ -27,7 +27,7 @@ from geartrain.transport.cog.system import (
     shutdown,
 )
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.relay.relay import NO_RELAY, RelayPort
+from geartrain.transport.relay.relay import Relay
 from geartrain.transport.routing import GET, POST, PUT, Begin, Params, Route, Scope
 from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Head
@@ -56,7 +56,7 @@ def cog_routes(
     *,
     bodies: LargeBodies,
     durability: Durability | None = None,
-    relay: RelayPort = NO_RELAY,
+    relay: Relay | None = None,
     others: Sequence[OtherPath] = (),
 ) -> list[Route]:
     """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
@@ -95,7 +95,7 @@ class _Runs:
         bodies: LargeBodies,
         durability: Durability | None,
         *,
-        relay: RelayPort,
+        relay: Relay | None,
         others: Sequence[OtherPath],
     ) -> None:
         self._others = others

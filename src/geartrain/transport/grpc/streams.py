@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, Output
@@ -310,13 +310,6 @@ class InferStream(StreamingCall):
         self.answer.send(*frame((encode_error(text, request_id, model),)))
 
 
-class _Run(Protocol):
-    """One request that runs."""
-
-    def abandon(self) -> None:
-        """End the stream: it has no reader. Nothing more is sent."""
-
-
 class _PlainRun:
     """One request whose model gives all of its output at once."""
 
@@ -333,7 +326,7 @@ class _PlainRun:
         self._mirrors = mirrors
 
     def abandon(self) -> None:
-        """End it."""
+        """End it: the stream has no reader. Nothing more is sent."""
         self._deployment.predictions.abandon(self._prediction)
 
     def finish(self) -> None:
@@ -387,7 +380,7 @@ class _YieldingRun:
         self._writing.add_done_callback(self._on_written)
 
     def abandon(self) -> None:
-        """End it."""
+        """End it: the stream has no reader. Nothing more is sent."""
         self._writing.cancel()
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
@@ -426,3 +419,6 @@ class _YieldingRun:
                     stream.send_end(call)
                 return True
         return False
+
+
+_Run = _PlainRun | _YieldingRun

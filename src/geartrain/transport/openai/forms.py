@@ -17,7 +17,7 @@ from geartrain.domain.rendering import clip
 from geartrain.outbound.concurrency import off_loop
 from geartrain.service.ports import AttachmentStorePort
 from geartrain.service.scheduling.files import SINGLE, Attachment, Attachments
-from geartrain.transport.cog.forms import FORM, MAX_TEXT, NO_PART, FilePart, Part, SentFile, TextPart, media_type_of
+from geartrain.transport.cog.forms import FORM, MAX_TEXT, FilePart, SentFile, TextPart, media_type_of
 from geartrain.transport.wire.exchange import BodyReader
 
 _MODEL: Final = "model"
@@ -88,7 +88,7 @@ class _Fields:
         self._texts: dict[str, list[str]] = {}
         self._files: dict[str, list[SentFile]] = {}
         self._name = ""
-        self._part: Part = NO_PART
+        self._part: TextPart | FilePart | None = None  # none between two
         self._room = MAX_TEXT
 
     @property
@@ -111,12 +111,13 @@ class _Fields:
 
     def add_data(self, data: memoryview) -> None:
         """See `PartListener`."""
-        self._part.write(data)
+        if self._part is not None:
+            self._part.write(data)
 
     def end_part(self) -> None:
         """See `PartListener`."""
-        value = self._part.end()
-        self._part = NO_PART
+        value = None if self._part is None else self._part.end()
+        self._part = None
         if isinstance(value, SentFile):
             self._files.setdefault(self._name, []).append(value)
         elif value is not None:
@@ -125,7 +126,8 @@ class _Fields:
 
     def close(self) -> None:
         """Release what is open."""
-        self._part.close()
+        if self._part is not None:
+            self._part.close()
 
     def form(self) -> SentForm:
         """Return the form, which is complete. Raises `OpenAIError` without exactly one model."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,10 +25,8 @@ from geartrain.domain.principal import ANYONE, Principal
 from geartrain.outbound.connection import PeerConnection, PeerError
 from geartrain.transport.relay.token import (
     KEY_FIELD,
-    NO_CLUSTER,
     PRINCIPAL_FIELD,
     TOKEN_FIELD,
-    ClusterAccess,
     ClusterToken,
     write_principal,
 )
@@ -166,39 +164,8 @@ class RelayedRequest(msgspec.Struct, frozen=True):
         return cls(method, head.path, (*headers, *own), head.notes.key, head.notes.principal)
 
 
-class RelayPort(Protocol):
-    """Reaches the other servers of the cluster."""
-
-    @property
-    def access(self) -> ClusterAccess:
-        """Knows the requests that they hand over."""
-
-    async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
-        """Ask the server at an address; raise `OWNER_UNREACHABLE` if it gives no answer."""
-
-    def close(self) -> None:
-        """End all connections."""
-
-
-class NoRelay:
-    """Of a server that is alone."""
-
-    def __init__(self) -> None:
-        self.access: ClusterAccess = NO_CLUSTER
-
-    async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:  # noqa: ARG002 - as of `RelayPort`
-        """Raise an error: there is no other server."""
-        raise unreachable("this server knows no others (--advertise)", retry_after=1)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-NO_RELAY: Final = NoRelay()
-
-
 class Relay:
-    """Reaches the other servers with the token that all of them share."""
+    """Reaches the other servers of the cluster with the token that all of them share."""
 
     def __init__(
         self, token: ClusterToken, pool: PeerPool, *, retry_after: int, counts: RelayCounts | None = None
@@ -207,15 +174,17 @@ class Relay:
 
         `counts` are told of each request.
         """
-        self.access: ClusterAccess = token
-        self._token = token
+        self.token = token
         self._pool = pool
         self._retry_after = retry_after
         self._counts = counts or RelayCounts()
         self._waiting: Counter[str] = Counter()  # by address
 
     async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
-        """See `RelayPort`. A connection that the other server was about to end is followed by a new one."""
+        """Ask the server at an address; raise `OWNER_UNREACHABLE` if it gives no answer.
+
+        A connection that the other server was about to end is followed by a new one.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         self._waiting[address] += 1
@@ -259,7 +228,7 @@ class Relay:
             raise
 
     def _encode(self, address: str, request: RelayedRequest) -> bytes:
-        fields = [(b"host", address.encode()), (TOKEN_FIELD, self._token.value), *request.headers]
+        fields = [(b"host", address.encode()), (TOKEN_FIELD, self.token.value), *request.headers]
         fields.append((PRINCIPAL_FIELD, write_principal(request.principal)))
         if request.key:
             fields.append((KEY_FIELD, request.key.encode("ascii", "replace")))
@@ -269,7 +238,7 @@ class Relay:
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method.encode(), request.path, lines)
 
     def close(self) -> None:
-        """See `RelayPort`."""
+        """End all connections."""
         self._pool.close()
 
 

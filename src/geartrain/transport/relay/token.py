@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.wire.exchange import Head
@@ -33,24 +33,6 @@ class Sender(StrEnum):
     STRANGER = "stranger"  # it has one that is not right
 
 
-class ClusterAccess(Protocol):
-    """Knows the requests that other servers of the cluster hand over."""
-
-    def sender(self, head: Head) -> Sender:
-        """Return the sender of a request."""
-
-
-class NoCluster:
-    """Of a server that is alone: all requests are those of clients, whatever their header fields say."""
-
-    def sender(self, head: Head) -> Sender:  # noqa: ARG002 - as of `ClusterAccess`
-        """Return that it is a client."""
-        return Sender.CLIENT
-
-
-NO_CLUSTER: Final = NoCluster()
-
-
 class ClusterToken:
     """The tokens of an operator's file: the first is sent, and all of them are taken."""
 
@@ -59,7 +41,7 @@ class ClusterToken:
         self._digests = tuple(hashlib.sha256(token).digest() for token in tokens)
 
     def sender(self, head: Head) -> Sender:
-        """See `ClusterAccess`. How long it takes tells nothing of the tokens."""
+        """Return the sender of a request. How long it takes tells nothing of the tokens."""
         values = [value for name, value in head.headers if name == TOKEN_FIELD]
         if not values:
             return Sender.CLIENT

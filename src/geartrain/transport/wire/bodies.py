@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.state_machine import steps_to
@@ -179,17 +179,6 @@ class BufferBudget:
         self._waiters.pop(waiter, None)
 
 
-class Framing(Protocol):
-    """End of a body."""
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all of it has come."""
-
-    def feed(self, data: bytes) -> tuple[Sequence[bytes], int]:
-        """Take what has come; return the pieces of the body in it, and how many of its bytes belong to the body."""
-
-
 class LengthFraming:
     """A body whose length has been announced."""
 
@@ -208,10 +197,14 @@ class LengthFraming:
         self._left -= size
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
-        """Take what has come, up to the length."""
+        """Take what has come, up to the length; return that as the only piece, and its size."""
         piece = data if len(data) <= self._left else data[: self._left]
         self._left -= len(piece)
         return [piece], len(piece)
+
+
+Framing = LengthFraming | ChunkReader
+"""Finds the end of a body."""
 
 
 def framing(length: int, max_trailer_size: int) -> Framing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -255,13 +255,6 @@ class CallLog(msgspec.Struct, gc=False, eq=False):
 NO_FAILURES: Final[Mapping[int, BaseException]] = {}
 
 
-class Outputs(Protocol):
-    """The outputs of the items of a call, made of the value that `run()` has returned."""
-
-    def end(self, reports: ReportSender, *, idle: bool) -> None:
-        """Send the outputs, with which the items end. With `idle` the call is over."""
-
-
 class SmallOutput(msgspec.Struct, gc=False, eq=False):
     """The output of a call of one item, which fits into the message: nearly all of them.
 
@@ -271,7 +264,7 @@ class SmallOutput(msgspec.Struct, gc=False, eq=False):
     output: bytes
 
     def end(self, reports: ReportSender, *, idle: bool) -> None:
-        """Send the outputs."""
+        """Send the output, with which the item ends. With `idle` the call is over."""
         reports.end_first(self.output, idle=idle)
 
 
@@ -286,7 +279,7 @@ class SmallOutputs:
         self._outputs = outputs
 
     def end(self, reports: ReportSender, *, idle: bool) -> None:
-        """Send the outputs."""
+        """Send the outputs, with which the items end. With `idle` the call is over."""
         elapsed = reports.elapsed()
         ends = [
             ItemEnd(item, Succeeded(output, elapsed)) for item, output in zip(self._items, self._outputs, strict=True)
@@ -304,8 +297,12 @@ class LargeOutputs:
         self._failures = failures
 
     def end(self, reports: ReportSender, *, idle: bool) -> None:
-        """Send the outputs."""
+        """Send the outputs, with which the items end. With `idle` the call is over."""
         reports.send_ends(self._outputs, self._failures, idle=idle)
+
+
+Outputs = SmallOutput | SmallOutputs | LargeOutputs
+"""The outputs of the items of a call, made of the value that `run()` has returned."""
 
 
 def encode_output(encoder: OutputEncoder, value: Any, slot: Slot, *, apart: bool) -> OutputBytes:

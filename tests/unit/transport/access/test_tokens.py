@@ -69,7 +69,7 @@ def make_verifier(options: JwtOptions = OPTIONS) -> TokenVerifier:
     keys = Keys(
         jwks(public(EC, "e"), public(RSA, "r", "RS256", use="sig", alg="RS256"), public(ED, "d", "EdDSA", use="sig"))
     )
-    return TokenVerifier(options, keys, now=Clock(NOW))
+    return TokenVerifier(options, keys.find, now=Clock(NOW))
 
 
 def refusal(verifier: TokenVerifier, text: str) -> str:
@@ -228,7 +228,7 @@ def test_models_come_from_a_claim_and_there_are_none_without_it(claim: object, m
 def test_known_token_is_not_verified_again_until_it_expires_or_is_forgotten() -> None:
     keys = Keys(jwks(public(EC, "e")))
     now = Clock(NOW)
-    verifier = TokenVerifier(OPTIONS, keys, now=now)
+    verifier = TokenVerifier(OPTIONS, keys.find, now=now)
     text = token()
     for _ in range(3):
         verifier.find(text)
@@ -246,7 +246,7 @@ def test_known_token_is_not_verified_again_until_it_expires_or_is_forgotten() ->
 def test_few_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are forgotten when there would be more."""
     keys = Keys(jwks(public(EC, "e")))
-    verifier = TokenVerifier(OPTIONS, keys, now=Clock(NOW))
+    verifier = TokenVerifier(OPTIONS, keys.find, now=Clock(NOW))
     monkeypatch.setattr(tokens, "MAX_REMEMBERED", 20)
     signed = [token(sub=str(number)) for number in range(21)]
     for each in (*signed[:20], *signed[:20]):

@@ -13,7 +13,6 @@ from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.relay import relay as relaying_module
 from geartrain.transport.relay.relay import (
     MOST_WAITING,
-    NO_RELAY,
     NOT_HERE,
     PeerPool,
     Relay,
@@ -323,8 +322,6 @@ async def test_nobody_listens() -> None:
     relay = Relay(ClusterToken((TOKEN,)), PeerPool(None), retry_after=5)
     with pytest.raises(GeartrainError, match="cannot be reached"):
         await relay.open(f"{host}:{port}", ask())
-    with pytest.raises(GeartrainError, match="knows no others"):
-        await NO_RELAY.open(f"{host}:{port}", ask())
 
 
 async def test_a_server_that_does_not_have_it_says_so() -> None:

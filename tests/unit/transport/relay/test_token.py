@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.transport.relay.token import NO_CLUSTER, TOKEN_FIELD, ClusterOptionError, Sender, read_token
+from geartrain.transport.relay.token import TOKEN_FIELD, ClusterOptionError, Sender, read_token
 from geartrain.transport.wire.exchange import Head
 
 FIRST, SECOND = "a" * 32, "b" * 44
@@ -31,10 +31,6 @@ def test_who_has_no_token_is_a_client_and_who_has_a_wrong_one_a_stranger(tmp_pat
     assert token.sender(head()) is Sender.CLIENT
     for wrong in (("",), (FIRST[:-1],), (FIRST + "a",), (SECOND,), (FIRST, FIRST), ("é" * 32,)):
         assert token.sender(head(*wrong)) is Sender.STRANGER
-
-
-def test_a_server_that_is_alone_knows_no_other() -> None:
-    assert NO_CLUSTER.sender(head(FIRST)) is Sender.CLIENT
 
 
 @pytest.mark.parametrize(
