@@ -41,6 +41,7 @@ _REQUEST: Final = (
 )  # in one piece: a client that sends head and body apart has the server wait in between
 _WARM: Final = 20  # requests before those that are counted: caches are filled
 _COUNTED: Final = 10  # requests, of which the one with the fewest calls is shown: a timer may strike in others
+_TIMER: Final = "RequestCounts._on_interval"  # counts many requests: it belongs to none of them
 _PATIENCE: Final = 30.0  # seconds
 
 
@@ -100,8 +101,16 @@ class _Counter:
 
     def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(_PACKAGE):
+        if event == "call" and file.startswith(_PACKAGE) and not _is_of_timer(frame):
             self._calls.append(Call(file[len(_PACKAGE) :], frame.f_code.co_qualname))
+
+
+def _is_of_timer(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_qualname == _TIMER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _post(connection: socket.socket) -> None:

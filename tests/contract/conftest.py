@@ -30,7 +30,7 @@ from geartrain.outbound.workspace import Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
 from geartrain.service.ports import WorkerPort
-from geartrain.service.scheduling.permits import Permit
+from geartrain.service.scheduling.scheduler import Permit
 from tests.contract.model import run as scripted
 from tests.support.deployments import FakeOutbound, Spawn, deploy
 from tests.support.fakes import FakeWorker

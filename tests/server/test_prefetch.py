@@ -16,7 +16,8 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
 from geartrain.service.readers import completion
-from geartrain.service.scheduling import pending, scheduler
+from geartrain.service.scheduling import call as calls
+from geartrain.service.scheduling import scheduler
 from geartrain.service.workers.pool import RestartPolicy
 from tests.support.gates import Gates
 from tests.support.servers import PATIENCE, LiveServer, Serve, eventually
@@ -81,13 +82,13 @@ class Bench:
 def any_run_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not decide whether calls are prefetched here: it is one, unless a test wants several."""
     monkeypatch.setattr(scheduler, "_SHORT", 3600.0)
-    monkeypatch.setattr(pending, "_AHEAD", 0.0)
+    monkeypatch.setattr(calls, "_AHEAD", 0.0)
 
 
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind runs of microseconds."""
-    monkeypatch.setattr(pending, "_AHEAD", 3600.0)
+    monkeypatch.setattr(calls, "_AHEAD", 3600.0)
 
 
 @pytest.fixture

@@ -57,31 +57,13 @@ TO_SLOT_STATE: Final = steps_to("a slot", SLOT_STEPS)
 
 logger = logging.getLogger(__name__)
 
-_LISTENER_FAILED: Final = "the listener of a call has failed"
 
-
-def tell(listener: Callable[..., None], *arguments: object) -> None:
+def tell(listener: Callable[..., None], *arguments: object, **named: object) -> None:
     """Call a listener. What it raises is a bug in the server: it is logged, and reaches neither the slot nor others."""
     try:
-        listener(*arguments)
+        listener(*arguments, **named)
     except Exception:
-        logger.exception(_LISTENER_FAILED)
-
-
-def tell_begin(listener: calls.CallListener) -> None:
-    """Tell a listener that its call begins; as `tell`."""
-    try:
-        listener.on_begin()
-    except Exception:
-        logger.exception(_LISTENER_FAILED)
-
-
-def tell_end(listener: calls.CallListener, ends: Sequence[calls.ItemEnd], *, idle: bool) -> None:
-    """Tell a listener that items have ended; as `tell`."""
-    try:
-        listener.on_end(ends, idle=idle)
-    except Exception:
-        logger.exception(_LISTENER_FAILED)
+        logger.exception("the listener of a call has failed")
 
 
 # Python 3.11 calls a function to read a member of an enumeration from its class: 0.2 µs, 1 % of a chunk.
@@ -163,7 +145,7 @@ class SlotChannel:
                 self.state = _to_free(self.state)
                 self.call = None
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
-                tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
+                tell(slot_call.listener.on_end, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
             self._begin(call, slot_call, payload, alone=False)
@@ -178,7 +160,7 @@ class SlotChannel:
             self._socket.write_soon(message)
         else:
             self._socket.write(message)
-        tell_begin(slot_call.listener)
+        tell(slot_call.listener.on_begin)
         if alone:
             self.wakeup.wait(self._poll)
 
@@ -192,7 +174,7 @@ class SlotChannel:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING and self.call is not None:
             self.state = TO_SLOT_STATE[SlotState.DETACHED](self.state)
-            tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
+            tell(self.call.listener.on_end, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
@@ -210,7 +192,7 @@ class SlotChannel:
         self.following.clear()
         self.close()
         if call is not None and state is _RUNNING:
-            tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
+            tell(call.listener.on_end, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
         elif call is not None and state is SlotState.LOADING:
             tell(call.listener.on_unstarted)
         for each in reversed(following):  # each goes to the front of the queue
@@ -264,15 +246,12 @@ class SlotChannel:
             if type(report) is calls.ItemEnd:
                 ends.append(report)
             else:
-                try:
-                    listener.on_event(report)
-                except Exception:
-                    logger.exception(_LISTENER_FAILED)
+                tell(listener.on_event, report)
         if message.idle:
             self._end(listener, ends)
         elif ends:
             self._socket.before_end()
-            tell_end(listener, ends, idle=False)
+            tell(listener.on_end, ends, idle=False)
 
     def _end(self, listener: calls.CallListener, ends: Sequence[calls.ItemEnd]) -> None:
         """End the call that runs: the worker is done with it."""
@@ -281,7 +260,7 @@ class SlotChannel:
         self._socket.before_end()
         self._files.temporary_files.clear()
         self._free()
-        tell_end(listener, ends, idle=True)
+        tell(listener.on_end, ends, idle=True)
         if self.is_last and self.state is _FREE:
             self.close()
 
@@ -296,7 +275,7 @@ class SlotChannel:
             self.state = _to_running(self.state)
             if not self.following:
                 self.wakeup.before_send(alone=False)
-            tell_begin(following.listener)
+            tell(following.listener.on_begin)
 
 
 _FEW: Final = 4  # slots

@@ -1,11 +1,15 @@
-"""One invocation of `run()`, for one prediction or several: what the worker says of it, told to its members."""
+"""One invocation of `run()`, for one prediction or several: what the worker says of it, told to its members.
+
+The scheduler learns from the end of each call: `Pace`, `Lookahead` and `Demand`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.predictions.calls import (
     ALL,
@@ -20,12 +24,11 @@ from geartrain.domain.predictions.calls import (
 from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.execution import CANCELED, Execution
-from geartrain.service.scheduling.permits import Permit
 from geartrain.service.scheduling.tracing import Assignment
 
 if TYPE_CHECKING:
     from geartrain.service.scheduling.nested import NestedCalls
-    from geartrain.service.scheduling.scheduler import Scheduler
+    from geartrain.service.scheduling.scheduler import Permit, Scheduler
 
 SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -331,3 +334,79 @@ class Call:
         counts.runs += 1
         if scheduler.is_batching:
             counts.add_batch(self.rows, took, predict_time=self._predict_time)
+
+
+LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
+_WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
+_FADING: Final = 0.98  # share of the longest time that each prediction leaves
+_AHEAD: Final = 0.5e-3  # seconds of runs that may lie in the socket of a worker
+_MOST_AHEAD: Final = 32  # calls
+
+
+class Pace:
+    """The recent time of a prediction in a slot, in seconds: a moving average over calls.
+
+    Of a call with several predictions each counts for its part. `longest` is the longest of late, which fades.
+    """
+
+    __slots__ = ("longest", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = self.longest = 0.0  # until the first has ended
+
+    def note(self, seconds: float) -> None:
+        """Note that a prediction has taken so many seconds of a slot."""
+        recent = self.seconds
+        self.seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
+        self.longest = max(seconds, self.longest * _FADING)
+
+    def retry_after(self, ahead: int, slots: int) -> int:
+        """Return in how many seconds there is likely to be a slot for one that has so many predictions before it.
+
+        It is at least 1, and at most `LONGEST_WAIT`.
+        """
+        return min(max(1, ceil(self.seconds * (ahead + 1) / max(1, slots))), LONGEST_WAIT)
+
+
+class Lookahead:
+    """The number of calls that may lie in a worker's socket, learned from the seconds that runs take in the worker."""
+
+    __slots__ = ("_seconds", "depth")
+
+    def __init__(self) -> None:
+        self.depth = 1
+        self._seconds = 0.0  # of a run: an average that forgets; 0 until the first has ended
+
+    def note(self, seconds: float) -> None:
+        """Note that a run has taken so many seconds."""
+        recent = self._seconds
+        recent = self._seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
+        if recent > _AHEAD / 2:
+            self.depth = 1
+        else:
+            self.depth = int(_AHEAD / recent) if recent > _AHEAD / _MOST_AHEAD else _MOST_AHEAD
+
+
+_ENOUGH: Final = 3  # calls that ended while no other waited or ran, before a single client is assumed
+_DOUBT: Final = 64  # calls for which several clients are assumed, once they have been seen
+_CHECK_EVERY: Final = 8  # calls
+
+
+class Demand:
+    """An estimate that learns from the end of each call.
+
+    A call of a single client may be awaited on the spot (`bridge.wakeup`). The server sees no other client meanwhile,
+    so several clients could look like one. Therefore every eighth call is taken for one of several clients, and several
+    clients that were seen once are assumed for 64 calls.
+    """
+
+    __slots__ = ("_calls", "is_single")
+
+    def __init__(self) -> None:
+        self.is_single = False  # a call that begins now is likely to be the only one until it ends
+        self._calls = 0  # in a row that ended while no other waited or ran; negative while several clients are assumed
+
+    def end_call(self, *, alone: bool) -> None:
+        """Note the end of a call. `alone`: it was of one prediction, and no other one was waiting or running."""
+        self._calls = calls = self._calls + 1 if alone else _ENOUGH - _DOUBT
+        self.is_single = calls >= _ENOUGH and calls % _CHECK_EVERY != 0

@@ -1,4 +1,4 @@
-"""The predictions that wait for a call: their queue, how they share calls, for how long, and the pace of answers."""
+"""The predictions that wait for a call: their queue, how they share calls, and for how long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
-from math import ceil, inf
+from math import inf
 from typing import Final
 
 import msgspec
@@ -22,62 +22,11 @@ from geartrain.service.scheduling.cutting import Size
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue, LevelledQueue
 
-LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
-_WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
-_FADING: Final = 0.98  # share of the longest time that each prediction leaves
 _LIGHT: Final = 128 * 1024  # bytes of a call that may be prefetched into its worker's socket
-_AHEAD: Final = 0.5e-3  # seconds of runs that may lie in the socket of a worker
-_MOST_AHEAD: Final = 32  # calls
 _NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
 _ONE_BY_ONE: Final = BatchPolicy(max_size=1)
 _ONE_ROW: Final = Size(1)
 DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
-
-
-class Pace:
-    """The recent time of a prediction in a slot, in seconds: a moving average over calls.
-
-    Of a call with several predictions each counts for its part. `longest` is the longest of late, which fades.
-    """
-
-    __slots__ = ("longest", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds = self.longest = 0.0  # until the first has ended
-
-    def note(self, seconds: float) -> None:
-        """Note that a prediction has taken so many seconds of a slot."""
-        recent = self.seconds
-        self.seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
-        self.longest *= _FADING
-        if seconds > self.longest:  # noqa: PLR1730 - `max` takes several times as long
-            self.longest = seconds
-
-    def retry_after(self, ahead: int, slots: int) -> int:
-        """Return in how many seconds there is likely to be a slot for one that has so many predictions before it.
-
-        It is at least 1, and at most `LONGEST_WAIT`.
-        """
-        return min(max(1, ceil(self.seconds * (ahead + 1) / max(1, slots))), LONGEST_WAIT)
-
-
-class Lookahead:
-    """The number of calls that may lie in a worker's socket, learned from the seconds that runs take in the worker."""
-
-    __slots__ = ("_seconds", "depth")
-
-    def __init__(self) -> None:
-        self.depth = 1
-        self._seconds = 0.0  # of a run: an average that forgets; 0 until the first has ended
-
-    def note(self, seconds: float) -> None:
-        """Note that a run has taken so many seconds."""
-        recent = self._seconds
-        recent = self._seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
-        if recent > _AHEAD / 2:
-            self.depth = 1
-        else:
-            self.depth = int(_AHEAD / recent) if recent > _AHEAD / _MOST_AHEAD else _MOST_AHEAD
 
 
 Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from enum import Enum
 from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
@@ -12,11 +13,11 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import CallState, Health
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.service.scheduling.call import Call
+from geartrain.service.ports import WorkerPort
+from geartrain.service.scheduling.call import Call, Demand, Lookahead, Pace
 from geartrain.service.scheduling.context import SHORTEST_TIMEOUT, RunContext
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
-from geartrain.service.scheduling.pending import DEFAULT_QUEUE, Lookahead, Pace, Pending
-from geartrain.service.scheduling.permits import Permit, PermitPool, SharedPermits
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE, Pending
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,112 @@ _ASSIGNED, _RUNNING = CallState.ASSIGNED, CallState.RUNNING
 # another replica may be free before.
 _SHORT: Final = 0.02
 
-_ENOUGH: Final = 3  # calls that ended while no other waited or ran, before a single client is assumed
-_DOUBT: Final = 64  # calls for which several clients are assumed, once they have been seen
-_CHECK_EVERY: Final = 8  # calls
+
+class PermitState(Enum):
+    """State of a permit."""
+
+    IDLE = "idle"
+    IN_USE = "in use"
+
+
+_IDLE, _IN_USE = PermitState.IDLE, PermitState.IN_USE
+
+
+class PermitError(RuntimeError):
+    """A permit was returned twice, or to a pool that has not given it: a bug in the server."""
+
+
+class Permit:
+    """The right to use one slot of one worker."""
+
+    __slots__ = ("pool", "slot", "state", "worker")
+
+    def __init__(self, slot: int, pool: PermitPool, worker: WorkerPort) -> None:
+        self.slot = slot
+        self.pool = pool
+        self.worker = worker
+        self.state = _IDLE
+
+
+class PermitPool:
+    """The permits of a worker. The one that has been idle longest is given first."""
+
+    def __init__(self) -> None:
+        """Make a pool without permits."""
+        self._permits: list[Permit] = []
+        self._idle: deque[Permit] = deque()
+
+    @classmethod
+    def of(cls, worker: WorkerPort, slots: int) -> PermitPool:
+        """Return the pool of a worker with so many slots, all of them idle."""
+        pool = cls()
+        pool._permits = [Permit(slot, pool, worker) for slot in range(slots)]
+        pool._idle.extend(pool._permits)
+        return pool
+
+    def acquire(self) -> Permit | None:
+        """Return a permit, now in use, or None when there is none."""
+        if not self._idle:
+            return None
+        permit = self._idle.popleft()
+        permit.state = _IN_USE
+        return permit
+
+    def release(self, permit: Permit) -> None:
+        """Give a permit back."""
+        if permit.state is not _IN_USE:
+            msg = f"the permit of slot {permit.slot} is {permit.state.value}, not in use"
+            raise PermitError(msg)
+        permit.state = _IDLE
+        self._idle.append(permit)
+
+    @property
+    def size(self) -> int:
+        """The number of slots."""
+        return len(self._permits)
+
+    @property
+    def idle(self) -> int:
+        """Number of predictions that could begin now."""
+        return len(self._idle)
+
+
+class SharedPermits:
+    """The permits of several equal workers. One of the least busy worker is given first; of equals, they take turns.
+
+    A worker is as busy as the fraction of its slots that is in use.
+    """
+
+    def __init__(self, pools: Iterable[PermitPool]) -> None:
+        self._pools = list(pools)
+
+    def acquire(self) -> Permit | None:
+        """Return a permit, now in use, or None when there is none. It goes back to its own pool."""
+        freest = max(self._pools, key=_free_part, default=None)
+        permit = None if freest is None else freest.acquire()
+        if freest is not None and permit is not None:
+            self._pools.remove(freest)
+            self._pools.append(freest)
+        return permit
+
+    @staticmethod
+    def release(permit: Permit) -> None:
+        """Give a permit back, to the pool that it came from."""
+        permit.pool.release(permit)
+
+    @property
+    def size(self) -> int:
+        """The number of slots."""
+        return sum(pool.size for pool in self._pools)
+
+    @property
+    def idle(self) -> int:
+        """Number of predictions that could begin now."""
+        return sum(pool.idle for pool in self._pools)
+
+
+def _free_part(pool: PermitPool) -> float:
+    return pool.idle / pool.size if pool.size else 0.0
 
 
 class ModelPort(Protocol):
@@ -46,26 +150,6 @@ class ModelPort(Protocol):
 
     def not_ready(self) -> GeartrainError:
         """Say why no prediction can be made."""
-
-
-class Demand:
-    """An estimate that learns from the end of each call.
-
-    A call of a single client may be awaited on the spot (`bridge.wakeup`). The server sees no other client meanwhile,
-    so several clients could look like one. Therefore every eighth call is taken for one of several clients, and several
-    clients that were seen once are assumed for 64 calls.
-    """
-
-    __slots__ = ("_calls", "is_single")
-
-    def __init__(self) -> None:
-        self.is_single = False  # a call that begins now is likely to be the only one until it ends
-        self._calls = 0  # in a row that ended while no other waited or ran; negative while several clients are assumed
-
-    def end_call(self, *, alone: bool) -> None:
-        """Note the end of a call. `alone`: it was of one prediction, and no other one was waiting or running."""
-        self._calls = calls = self._calls + 1 if alone else _ENOUGH - _DOUBT
-        self.is_single = calls >= _ENOUGH and calls % _CHECK_EVERY != 0
 
 
 class Scheduler:

@@ -18,7 +18,7 @@ from geartrain.domain.predictions.lifecycle import TO_HEALTH, Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.service.ports import WorkerPort
-from geartrain.service.scheduling.permits import PermitPool, SharedPermits
+from geartrain.service.scheduling.scheduler import PermitPool, SharedPermits
 from geartrain.service.statistics import DeployedMetrics
 from geartrain.service.workers.warmup import WarmUp, WarmUpError
 

@@ -16,7 +16,7 @@ from geartrain.domain.predictions.calls import (
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
-from geartrain.service.scheduling.scheduler import Demand
+from geartrain.service.scheduling.call import Demand
 from tests.support.deployments import deploy
 
 

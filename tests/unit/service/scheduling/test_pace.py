@@ -10,8 +10,8 @@ from geartrain.domain.predictions.calls import Canceled, ItemEnd, WorkerObserver
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
+from geartrain.service.scheduling.call import LONGEST_WAIT, Pace
 from geartrain.service.scheduling.context import Clocks
-from geartrain.service.scheduling.pending import LONGEST_WAIT, Pace
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from geartrain.service.ports import WorkerPort
-from geartrain.service.scheduling.permits import PermitError, PermitPool, SharedPermits
+from geartrain.service.scheduling.scheduler import PermitError, PermitPool, SharedPermits
 
 WORKER = cast("WorkerPort", object())  # nothing is asked of it
 

@@ -14,8 +14,8 @@ from geartrain.domain.predictions.priorities import Level, Priorities
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
+from geartrain.service.scheduling.call import Lookahead
 from geartrain.service.scheduling.context import Clocks
-from geartrain.service.scheduling.pending import Lookahead
 from geartrain.service.workers.pool import RestartPolicy
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
