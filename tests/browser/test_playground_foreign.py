@@ -58,10 +58,19 @@ TENSORS = """
 """
 
 
-def serve(script: str, folder: Path, driver: webdriver.Chrome) -> Iterator[Page]:
-    file = folder / "server.py"
-    file.write_text(textwrap.dedent(script))
-    process = ServerProcess(str(file), grpc=("--grpc-port", "off"))
+TRUSS = {
+    "config.yaml": "model_metadata: {example_model_input: {text: over the hills}}",
+    "examples.yaml": "- {name: short, input: {text: and}}\n- {name: wrong, input: {words: 1}}\n",
+    "model/model.py": "class Model:\n    def predict(self, inputs):\n        return inputs['text'].upper()\n",
+}
+
+
+def serve(files: dict[str, str], folder: Path, driver: webdriver.Chrome) -> Iterator[Page]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text))
+    place = folder / name if len(files) == 1 else folder
+    process = ServerProcess(str(place), grpc=("--grpc-port", "off"))
     url = process.wait_for("listening")["url"]
     process.wait_for("ready")
     shown = Page(driver, f"{url}/")
@@ -75,13 +84,19 @@ def serve(script: str, folder: Path, driver: webdriver.Chrome) -> Iterator[Page]
 @pytest.fixture
 def whole(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Page]:
     """The page of a model of LitServe, which takes requests as they come."""
-    yield from serve(WHOLE, tmp_path, driver)
+    yield from serve({"server.py": WHOLE}, tmp_path, driver)
 
 
 @pytest.fixture
 def tensors(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Page]:
     """The page of a model of PyTriton, which takes tensors of the names that it declares."""
-    yield from serve(TENSORS, tmp_path, driver)
+    yield from serve({"server.py": TENSORS}, tmp_path, driver)
+
+
+@pytest.fixture
+def exampled(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Page]:
+    """The page of a Truss whose files have examples."""
+    yield from serve(TRUSS, tmp_path / "shouts", driver)
 
 
 def names_of_fields(page: Page) -> list[str]:
@@ -117,3 +132,20 @@ def test_model_that_takes_tensors(tensors: Page) -> None:
     tensors.run("Failed")
     assert "tensors.a: it is no tensor: its elements are no FP32" in tensors.text(".failure-text")
     assert tensors.faults() == []
+
+
+def test_examples_in_the_files_of_a_model(exampled: Page) -> None:
+    exampled.open_model("shouts")
+    buttons = exampled.all(".example")
+    assert len(buttons) == 3
+    assert "over the hills" in buttons[0].text
+    buttons[0].click()
+    exampled.run()
+    assert exampled.text(".result-body").startswith("OVER THE HILLS")
+    exampled.all(".example")[2].click()
+    exampled.run("Failed")
+    assert "KeyError" in exampled.text(".failure-text")
+    exampled.all(".example")[1].click()
+    exampled.run()
+    assert exampled.answer() == "AND"
+    assert exampled.faults() == []

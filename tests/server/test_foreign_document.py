@@ -90,6 +90,36 @@ if __name__ == "__main__":
 """
 
 
+TRUSS = {
+    "config.yaml": "model_metadata: {example_model_input: {x: 3}}",
+    "examples.yaml": "- {name: bad, input: {y: 1}}\n- {name: none}\n",
+    "model/model.py": "class Model:\n    def predict(self, inputs):\n        return {'y': 2 * inputs['x']}\n",
+}
+
+
+def test_examples_in_the_files_of_a_model(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    """They are shown, and checked by nothing: one that the model refuses, or that is none, stops no start."""
+    for name, text in TRUSS.items():
+        (tmp_path / "doubler" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "doubler" / name).write_text(text)
+    process = server_process(str(tmp_path / "doubler"))
+    url = process.wait_for("listening")["url"]
+    process.wait_for("ready")
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        card = client.get("/playground/models/doubler").json()
+        assert card["examples"] == [{"body": {"x": 3}}, {"body": {"y": 1}}]
+        document = document_of(client)
+        asked = document["paths"]["/predictions"]["post"]["requestBody"]["content"]["application/json"]["example"]
+        assert client.post("/predictions", json=asked).json()["output"] == {"y": 6}
+        (body,) = [
+            operation["requestBody"]["content"]["application/json"]["example"]
+            for (path, method), operation in others(document, "truss").items()
+            if (path, method) == ("/predict", "post")
+        ]
+        assert client.post("/predict", json=body).json() == {"y": 6}
+    assert "examples.yaml: example 2 has no `input`; it is not shown" in str(process.lines)
+
+
 def test_a_class_of_another_server(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SCRIPT)
     process = server_process(str(tmp_path / "server.py"))

@@ -87,7 +87,8 @@ SAVE = """
     table = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [1.0, 0, 1, 0]})
     flavor = LogisticRegression().fit(table, [0, 1, 0, 1])
     signature = infer_signature(table, flavor.predict(table))
-    mlflow.sklearn.save_model(flavor, f"{sys.argv[1]}/flavor", signature=signature, serialization_format="cloudpickle")
+    more = {"signature": signature, "serialization_format": "cloudpickle", "input_example": table.head(2)}
+    mlflow.sklearn.save_model(flavor, f"{sys.argv[1]}/flavor", **more)
     with open(f"{sys.argv[1]}/weight.txt", "w") as file:
         file.write("2.5")
     save(
@@ -99,9 +100,10 @@ SAVE = """
         ),
         Weighted(),
         artifacts={"weight": f"{sys.argv[1]}/weight.txt"},
+        input_example=(pd.DataFrame({"x": [2.0], "word": ["a"]}), {"times": 3}),
     )
     tensor = Schema([TensorSpec(np.dtype("float32"), (-1, 2))])
-    save("tensor", ModelSignature(tensor, tensor), Doubled())
+    save("tensor", ModelSignature(tensor, tensor), Doubled(), input_example=np.array([[1, 2]], np.float32))
     factor = ParamSchema([ParamSpec("times", DataType.double, 1.0)])
     counted = ModelSignature(Schema([ColSpec(DataType.double, "x")]), params=factor)
     save("counted", counted, Counted(), model_config={"gate": ""})
@@ -231,6 +233,28 @@ def test_a_class_of_ones_own_with_parameters(start: Start) -> None:
     log = "\n".join(str(line) for line in process.read_to_the_end())
     assert "Traceback" in log
     assert 'raise KeyError("x is negative")' in log or "in predict" in log
+
+
+EXAMPLES = {
+    "flavor": {"predictions": [0, 1]},
+    "weighted": {"predictions": [{"y": 15.0, "word": "A"}]},
+    "tensor": {"predictions": [[2.0, 4.0]]},
+}
+
+
+@needs_mlflow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_saved_example_is_that_of_the_page_and_of_the_document(start: Start, name: str) -> None:
+    client, _ = start(name)
+    (example,) = client.get(f"/playground/models/{name}").json()["examples"]
+    assert client.post("/predictions", json={"input": example}).json()["output"] == EXAMPLES[name]
+    paths = client.get("/docs/openapi.json").json()["paths"]
+    shown = [paths[path]["post"]["requestBody"]["content"]["application/json"]["example"] for path in PATHS]
+    assert shown == [{"input": example}, example["body"]]
+    assert invoke(client, shown[1]) == EXAMPLES[name]
+
+
+PATHS = ("/predictions", "/invocations")
 
 
 @needs_mlflow

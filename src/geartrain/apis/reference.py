@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from geartrain.authoring.requests import JSON_TYPE, is_json, media_type_of
 from geartrain.domain.signature.json_schema import JsonObject
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.tensors.tensor import TensorSpec
@@ -46,6 +47,7 @@ class ModelPart(msgspec.Struct, frozen=True):
         document: as `openapi.document` makes it.
         view: its tensors; None for a part outside the Open Inference Protocol, such as a training.
         takes_request: true if bodies reach it as they come.
+        example: of its inputs; None without one.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ModelPart(msgspec.Struct, frozen=True):
     document: JsonObject
     view: TensorView | None
     takes_request: bool = False
+    example: Mapping[str, Any] | None = None
 
 
 class OtherPath(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ def _cog_paths(part: ModelPart, own: str) -> JsonObject:
         if path not in _OF_THE_SERVER:
             paths[part.prefix + path] = {
                 method: {
-                    **_with_refs(operation, own),
+                    **_with_example(_with_refs(operation, own), path, part),
                     "tags": [part.name],
                     "operationId": f"{own}_{operation['operationId']}",
                 }
@@ -129,6 +132,15 @@ def _cog_paths(part: ModelPart, own: str) -> JsonObject:
                 if method in _METHODS
             }
     return paths
+
+
+def _with_example(operation: JsonObject, path: str, part: ModelPart) -> JsonObject:
+    """Put the example of a model into an operation that begins a prediction."""
+    if part.example is None or "requestBody" not in operation or not path.startswith("/predictions"):
+        return operation
+    content = operation["requestBody"]["content"]
+    shown = {**content[JSON_TYPE], "example": {"input": part.example}}
+    return {**operation, "requestBody": {"content": {**content, JSON_TYPE: shown}}}
 
 
 def _inference_paths(part: ModelPart, view: TensorView, own: str) -> JsonObject:
@@ -175,9 +187,23 @@ def _other_operation(other: OtherPath, part: ModelPart, name: str) -> JsonObject
         return _operation(_tag_of(other.server), name, "State")
     content: JsonObject = {"schema": {}}
     if not part.takes_request:
-        content["example"] = other.example({spec.name: _data(spec)[0] for spec in part.view.inputs})
+        values = {spec.name: _data(spec)[0] for spec in part.view.inputs}
+        content["example"] = other.example({**values, **(part.example or {})})
+    elif part.example is not None and "body" in part.example:
+        content["example"] = _body_in(part.example)
     operation = _operation(_tag_of(other.server), name, "Predict")
     return {**operation, "requestBody": {"content": {"application/json": content}}}
+
+
+def _body_in(example: Mapping[str, Any]) -> Any:
+    """Return the body of a request in an example: a text of JSON is decoded, any other stands for itself."""
+    body = example["body"]
+    if isinstance(body, str) and is_json(media_type_of(example.get("content_type") or "")):
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            return body
+    return body
 
 
 def _tag_of(server: str) -> str:

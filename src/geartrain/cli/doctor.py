@@ -21,6 +21,7 @@ from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.options import DEFAULT_HOST
 from geartrain.cli.typer_app import CommandApp
+from geartrain.domain.rendering import clip
 from geartrain.project.checks import (
     Finding,
     Level,
@@ -277,6 +278,10 @@ def _about_model(
         return
     yield from check_code(source)
     yield _load(source, setup=setup, learn=learn)
+    if source.own_examples:
+        count = len(source.own_examples)
+        shown = clip(source.own_examples[0].decode())
+        yield ok(f"{count} example{'s'[: count != 1]} of an input in its files, such as {shown}")
     training = source.training()
     if training is not None:
         yield _load(training)

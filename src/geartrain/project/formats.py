@@ -114,6 +114,8 @@ SCRIPT_TITLES: Final[Mapping[str, str]] = {
     MLSERVER: "a runtime for MLServer",
 }
 """Their names for people."""
+WITH_EXAMPLES: Final = (MLFLOW, "truss", "huggingface")
+"""The backends whose files may have examples of inputs."""
 KSERVE: Final = "kserve"
 LITSERVE: Final = "litserve"
 CODE: Final = (TRITON_PYTHON, *SCRIPTS)

@@ -55,7 +55,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
     `own_version` is the one that the files of another server state, such as 1.0, and `forwarded` the header fields that
-    they make parameters.
+    they make parameters. `own_examples` are inputs in these files, where the settings have no `examples`.
 
     A `pipeline` has neither code nor a file: its run calls other models of the server, at most `slots` runs at once.
 
@@ -93,6 +93,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     stated: Mapping[str, Any] = {}
     remarks: tuple[str, ...] = ()
     own_version: str = ""
+    own_examples: tuple[bytes, ...] = ()
     forwarded: ForwardedFields | None = None
     weights: tuple[Weights, ...] = ()
     pipeline: Pipeline | None = None
@@ -269,20 +270,32 @@ def _file_source(
         stated=settings.stated,
         remarks=(*settings.remarks, *facts.remarks),
         own_version=facts.own_version,
+        own_examples=() if settings.examples else facts.own_examples,
         forwarded=facts.forwarded,
         weights=settings.weights,
     )
 
 
 class _Facts(NamedTuple):
-    """The version that the files of another server state, sentences about their settings, and fields to forward."""
+    """Facts from the files of another server: its version, remarks on settings, fields to forward, examples."""
 
     own_version: str = ""
     remarks: tuple[str, ...] = ()
     forwarded: ForwardedFields | None = None
+    own_examples: tuple[bytes, ...] = ()
 
 
 def _facts_of(path: pathlib.Path, backend: str, environ: Mapping[str, str]) -> _Facts:
+    facts = _settings_facts(path, backend, environ)
+    if backend not in formats.WITH_EXAMPLES:
+        return facts
+    from geartrain.project.foreign.own_examples import examples_of  # late: few models need it
+
+    found = examples_of(path, backend)
+    return facts._replace(own_examples=found.inputs, remarks=(*facts.remarks, *found.remarks))
+
+
+def _settings_facts(path: pathlib.Path, backend: str, environ: Mapping[str, str]) -> _Facts:
     if backend == formats.TRITON_PYTHON:
         from geartrain.project.foreign.triton_python import remarks_of  # late: few models need it
 

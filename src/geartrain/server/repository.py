@@ -239,7 +239,9 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
     variables = options.variables_of(source)
     is_training = source.mode == "train"
     folder = options.source.folder(source.name) if isinstance(options.source, Repository) else source.root
-    examples = Examples(source.warmup, source.root, source.origin, shown=source.examples, folder=folder)
+    examples = Examples(
+        source.warmup, source.root, source.origin, shown=source.examples, own=source.own_examples, folder=folder
+    )
     return DeploymentSettings(
         noun="training" if is_training else "prediction",
         replicas=1 if is_training else source.replicas or options.replicas,

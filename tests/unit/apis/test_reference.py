@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import msgspec
 import openapi_spec_validator
+import pytest
 
 from geartrain.apis import openapi
-from geartrain.apis.reference import ModelPart, reference
+from geartrain.apis.reference import ModelPart, OtherPath, reference
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 
@@ -47,6 +50,34 @@ def test_examples_are_of_the_models_own_tensors() -> None:
         {"name": "count", "datatype": "INT64", "shape": [1], "data": [0]},
     ]
     assert "/predictions" in paths
+
+
+def test_example_of_a_model_is_the_body_of_its_requests() -> None:
+    given = {"text": "b", "count": 7}
+    others = [OtherPath("post", "/score", "azure", dict), OtherPath("get", "/ping", "azure")]
+    own = msgspec.structs.replace(part("one", ""), example=given)
+    paths = reference([own], version="1", others=others)["paths"]
+    openapi_spec_validator.validate(json.loads(json.dumps(reference([own], version="1", others=others))))
+    for path, method in (("/predictions", "post"), ("/predictions/{prediction_id}", "put")):
+        assert paths[path][method]["requestBody"]["content"]["application/json"]["example"] == {"input": given}
+    assert "requestBody" not in paths["/predictions/{prediction_id}/cancel"]["post"]
+    body = paths["/score"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["example"] == {"text": "b", "flags": True, "count": 7}
+
+
+BODIES = [
+    ({"body": {"a": 1}}, {"a": 1}),
+    ({"body": '"text"', "content_type": "application/json"}, "text"),
+    ({"body": "text", "content_type": "text/plain"}, "text"),
+    ({"body": "{", "content_type": "application/json"}, "{"),
+]
+
+
+@pytest.mark.parametrize(("given", "body"), BODIES)
+def test_example_of_a_model_that_takes_whole_requests(given: dict[str, Any], body: Any) -> None:
+    whole = msgspec.structs.replace(part("one", ""), example=given, takes_request=True)
+    paths = reference([whole], version="1", others=[OtherPath("post", "/score", "azure", dict)])["paths"]
+    assert paths["/score"]["post"]["requestBody"]["content"]["application/json"]["example"] == body
 
 
 def test_training_has_no_tensors_and_unloaded_models_are_named() -> None:

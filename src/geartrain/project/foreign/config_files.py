@@ -92,7 +92,7 @@ _NONE_SAID: Final = {"", "0", "false", "standalone"}  # values that say what hol
 def remarks_of_truss(folder: pathlib.Path) -> tuple[str, ...]:
     """Return a sentence for each setting of a Truss without effect; none for a file that cannot be read."""
     try:
-        config = decode_yaml(_read(folder / TRUSS_CONFIG))
+        config = decode_yaml(read_small(folder / TRUSS_CONFIG))
     except (OSError, ValueError):
         return ()
     return tuple(_of_keys(config))
@@ -117,7 +117,7 @@ def remarks_of_torchserve(path: pathlib.Path, environ: Mapping[str, str]) -> tup
     if file is None:
         return ()
     try:
-        given = _properties(_read(file).decode("latin-1"))  # the encoding of such files in Java
+        given = _properties(read_small(file).decode("latin-1"))  # the encoding of such files in Java
     except (OSError, ValueError):
         return ()
     unset = {name for name, value in given.items() if value.lower() in _NONE_SAID}
@@ -141,8 +141,8 @@ def _properties(text: str) -> dict[str, str]:
     return found
 
 
-def _read(file: pathlib.Path) -> bytes:
-    """Read a file. Raises `OSError`, and `ValueError` for one that is too large."""
+def read_small(file: pathlib.Path) -> bytes:
+    """Read a file of settings. Raises `OSError`, and `ValueError` for one that is too large."""
     with file.open("rb") as opened:
         content = opened.read(_MOST + 1)
     if len(content) > _MOST:

@@ -46,6 +46,7 @@ class Examples(msgspec.Struct, frozen=True):
         root: the folder of the version.
         origin: the name of the file that has them.
         shown: those for people, which nothing runs.
+        own: those in the files of another server, for people where `shown` has none. Nothing checks them.
         folder: the folder of the model, which has its versions where there are several.
     """
 
@@ -53,7 +54,13 @@ class Examples(msgspec.Struct, frozen=True):
     root: Path = Path()
     origin: str = "geartrain.yaml"
     shown: tuple[bytes, ...] = ()
+    own: tuple[bytes, ...] = ()
     folder: Path = Path()
+
+    @property
+    def for_people(self) -> tuple[bytes, ...]:
+        """Those that a page shows."""
+        return self.shown or self.own
 
 
 NO_EXAMPLES: Final = Examples()
@@ -109,7 +116,7 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises `WarmUpError`.
         """
-        example = next(chain(self._named(), self._shown()), None)
+        example = next(chain(self._named(), self._shown(), self._own()), None)
         if example is None:
             yield None
             return
@@ -136,6 +143,10 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     def _shown(self) -> Iterator[_Example]:
         for index, example in enumerate(self.examples.shown):
             yield _Example(f"examples[{index}]", f"`examples[{index}]` in {self.examples.origin}", example)
+
+    def _own(self) -> Iterator[_Example]:
+        for index, example in enumerate(self.examples.own):
+            yield _Example(f"own[{index}]", f"example {index + 1} of its files", example)
 
     def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort | None:
         return self.input_files(signature) if validator.file_fields else None

@@ -16,9 +16,8 @@ from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.signature.json_schema import JsonObject
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import Signature, takes_file, takes_files
 from geartrain.domain.versions import COG_VERSION
-from geartrain.service.models.admission import Interface
 from geartrain.transport.cog.api import CogOptions, json_answer
 from geartrain.transport.cog.system import docs_page, health_fields, path_prefix, store_fields
 from geartrain.transport.routing import Params
@@ -28,9 +27,11 @@ from geartrain.transport.wire.exchange import Answer, Decision, Head
 if TYPE_CHECKING:
     from geartrain.service.durable.durability import Durability
     from geartrain.service.models.catalogue import Catalogue
+    from geartrain.service.models.deployment import Deployment
     from geartrain.service.models.entry import ModelEntry
     from geartrain.service.models.trainings import Trainings
     from geartrain.service.workers.pool import HealthReport
+    from geartrain.service.workers.warmup import Examples
 
 _WORST_FIRST: Final = (
     Health.SETUP_FAILED,
@@ -62,24 +63,27 @@ class ReferenceEndpoint:
 
     async def answer(self, request: Request) -> Answer:
         """Answer at once, with what is loaded: a page of documentation loads no model."""
-        found: dict[str, Interface] = {}
+        found: dict[str, Deployment] = {}
         missing = []
         names = [] if self._catalogue is None else self._catalogue.names()
         for name in names:
-            interface = self._interface(name)
-            if interface is None:
+            deployment = self._loaded(name)
+            if deployment is None:
                 missing.append(name)
             else:
-                found[name] = interface
+                found[name] = deployment
         training = await self._training()
         root = request.head.root
         return json_answer(await asyncio.to_thread(self._encode, found, missing, training=training, root=root))
 
-    def _interface(self, name: str) -> Interface | None:
+    def _loaded(self, name: str) -> Deployment | None:
+        """Return the deployment of a model whose signature is known."""
         try:
-            return None if self._catalogue is None else self._catalogue.find(name).interface
+            deployment = None if self._catalogue is None else self._catalogue.find(name)
+            is_known = deployment is not None and deployment.interface is not None
         except GeartrainError:
             return None
+        return deployment if is_known else None
 
     async def _training(self) -> Signature | None:
         try:
@@ -88,18 +92,19 @@ class ReferenceEndpoint:
             return None
 
     def _encode(
-        self, found: dict[str, Interface], missing: list[str], *, training: Signature | None, root: str
+        self, found: dict[str, Deployment], missing: list[str], *, training: Signature | None, root: str
     ) -> bytes:
         is_alone = len(found) + len(missing) <= 1
         parts = [
             ModelPart(
                 name,
                 "" if is_alone else path_prefix(name, ""),
-                self._document(name, interface.signature, training if is_alone else None),
-                interface.view,
-                interface.signature.takes_request,
+                self._document(name, each.interface.signature, training if is_alone else None),
+                each.interface.view,
+                each.interface.signature.takes_request,
+                _example(each.settings.examples, each.interface.signature),
             )
-            for name, interface in found.items()
+            for name, each in found.items()
         ]
         if training is not None and not parts:
             name = "training" if self._trainings is None else self._trainings.ref.entry.name
@@ -112,6 +117,13 @@ class ReferenceEndpoint:
     def _document(self, name: str, signature: Signature | None, training: Signature | None) -> JsonObject:
         is_listed = self._is_listed
         return openapi.document(signature, training=training, title=name, version=__version__, is_listed=is_listed)
+
+
+def _example(examples: Examples, signature: Signature) -> JsonObject | None:
+    """Return the first example without files, whose paths are those of the server's machine; None without one."""
+    files = {field.name for field in signature.inputs if takes_file(field.type) or takes_files(field.type)}
+    found: Iterable[JsonObject] = map(msgspec.json.decode, examples.for_people)
+    return next((each for each in found if not files & each.keys()), None)
 
 
 class Overview:

@@ -194,7 +194,7 @@ class Cards:
         schemas = document["components"]["schemas"]
         card = {
             "readme": await asyncio.to_thread(_readme, examples),
-            "examples": [msgspec.Raw(each) for each in examples.shown],
+            "examples": [msgspec.Raw(each) for each in examples.for_people],
             "schemas": {name: schemas[name] for name in ("Input", "Output")},
             "openai": _openai(deployment),
         }
