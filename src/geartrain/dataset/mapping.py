@@ -29,6 +29,7 @@ from geartrain.project.source import ModelSource
 
 _MOST_HELD: Final = 64  # lists of results that wait for the program
 _ROWS: Final = 256  # of a batch of Arrow
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, list, type(None)})  # values that are what they are
 _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})  # Pillow's; TIFF has the others
 
 
@@ -166,11 +167,14 @@ def _records(rows: Iterable[Any], signature: Signature, mapped: Mapping[str, str
         rows = _rows_of_table(rows)
     names = [mapped.get(field.name, field.name) for field in signature.inputs if field.required]
     names = names or [mapped.get(field.name, field.name) for field in signature.inputs]
+    only = names[0] if len(names) == 1 else None
     for row in rows:
-        if isinstance(row, Mapping):
-            yield Record({name: _json(value) for name, value in row.items()})
-        elif len(names) == 1:
-            yield Record({names[0]: _json(row)})
+        if only is not None and type(row) in _PLAIN:
+            yield Record({only: row})
+        elif type(row) is dict or isinstance(row, Mapping):  # the second takes 0.5 µs
+            yield Record({name: value if type(value) in _PLAIN else _json(value) for name, value in row.items()})
+        elif only is not None:
+            yield Record({only: _json(row)})
         else:
             raise DatasetError(f"a row is {type(row).__name__}, and the model takes {', '.join(names)}: give dicts")
 
