@@ -163,9 +163,16 @@ def batch(
         bool, typer.Option("--overwrite", help="Replace an output that is there.", rich_help_panel=_OUTPUT)
     ] = False,
     part_rows: Annotated[
-        int,
-        typer.Option("--part-rows", min=1, metavar="N", help="Rows of a part of Parquet.", rich_help_panel=_OUTPUT),
-    ] = 10_000,
+        int | None,
+        typer.Option(
+            "--part-rows",
+            min=1,
+            metavar="N",
+            help="Rows of a part of Parquet; 10,000 by default. With --ray those that one actor has at a time; 1,024.",
+            show_default=False,
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Run ten rows, print what they give, and write nothing.")
     ] = False,

@@ -30,7 +30,7 @@ from geartrain.dataset.manifest import Origin
 from geartrain.dataset.results import Tally
 from geartrain.dataset.runs import LocalRuns, RemoteRuns, Runs
 from geartrain.dataset.shares import Share, Shared, read_share
-from geartrain.dataset.sinks import Held, Place, Sink, first_types, open_sink, writing
+from geartrain.dataset.sinks import PART_ROWS, Held, Place, Sink, first_types, open_sink, writing
 from geartrain.dataset.sources import Format, Source, open_source
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.remote.reference import is_remote, read_reference
@@ -65,7 +65,7 @@ class Asked:
     resume: bool
     resume_changed: bool
     overwrite: bool
-    part_rows: int
+    part_rows: int | None
     dry_run: bool
     report: Path | None
     replicas: int | None
@@ -133,7 +133,7 @@ async def _run(asked: Asked, data: DataSet, view: BatchView) -> int:
         origin = Origin(
             await asyncio.to_thread(source.fingerprint),
             digest,
-            settings_of(mapped, kept, errors=asked.errors, **{"part-rows": asked.part_rows}, **data.settings),
+            settings_of(mapped, kept, errors=asked.errors, **{"part-rows": _part_rows(asked)}, **data.settings),
         )
         sink = await asyncio.to_thread(_sink, place, runs, data, origin=origin, kept=kept)
         tally = Tally(
@@ -218,18 +218,14 @@ async def _output(asked: Asked, data: DataSet, kept: dict[str, str]) -> AsyncIte
             f"-o {asked.output}: without --ray the output is a file or a folder of this machine; write it here and "
             "copy it there, or give --ray"
         )
-    ending = Path(asked.output).suffix.lower()
-    if ending in _NOT_WRITTEN:
-        raise DatasetError(
-            f"-o {asked.output}: {ending} is not written; write FILE.jsonl for JSON lines, or a folder for Parquet"
-        )
+    check_ending(asked.output)
     place = Place(
         asked.output,
         resume=asked.resume,
         resume_changed=asked.resume_changed,
         overwrite=asked.overwrite,
         errors=asked.errors,
-        part_rows=asked.part_rows,
+        part_rows=_part_rows(asked),
         share=data.share,
     )
     if place.path == "-":
@@ -240,6 +236,20 @@ async def _output(asked: Asked, data: DataSet, kept: dict[str, str]) -> AsyncIte
             types = await asyncio.to_thread(first_types, data.whole, kept)
             place = msgspec.structs.replace(place, types=types)
         yield place
+
+
+def _part_rows(asked: Asked) -> int:
+    """Return the rows of a part of Parquet."""
+    return asked.part_rows or PART_ROWS
+
+
+def check_ending(output: str) -> None:
+    """Raise `DatasetError` for an output whose name says a format that is not written."""
+    ending = Path(output).suffix.lower()
+    if ending in _NOT_WRITTEN:
+        raise DatasetError(
+            f"-o {output}: {ending} is not written; write FILE.jsonl for JSON lines, or a folder for Parquet"
+        )
 
 
 def _sink(place: Place | None, runs: Runs, data: DataSet, *, origin: Origin, kept: dict[str, str]) -> Sink:

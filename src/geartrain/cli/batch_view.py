@@ -35,7 +35,7 @@ class Account:
     """Account of a run at its end.
 
     `batches`: the runs by the number of their rows. `more`: further lines, such as of a comparison. `busy`: see
-    `Runs.busy`.
+    `Runs.busy`. `is_bound_known`: False for a run on several machines.
     """
 
     tally: Tally
@@ -44,6 +44,7 @@ class Account:
     _: dataclasses.KW_ONLY
     busy: float | None = None
     is_whole: bool = True
+    is_bound_known: bool = True
 
 
 class BatchView:
@@ -127,7 +128,7 @@ class BatchView:
                 "event": "done" if account.is_whole else "ended",
                 **_figures(account.tally),
                 "batch_rows": _mean(account.batches),
-                "bound": bound_of(account.tally, account.busy),
+                "bound": bound_of(account.tally, account.busy) if account.is_bound_known else None,
                 "busy": None if account.busy is None else round(account.busy, 3),
                 "notes": account.more,
             }
@@ -168,7 +169,7 @@ def summary(account: Account, *, to: str) -> list[str]:
         lines.append(f"run of a row: half within {_time(times[0])}, 90 % {_time(times[1])}, 99 % {_time(times[2])}")
     if batches:
         lines.append(f"rows of a batch: {_mean(batches):.1f} on average")
-    if tally.rows:
+    if tally.rows and account.is_bound_known:
         lines.append(_bound_line(tally, account.busy))
     lines += [f"{kind} tokens: {count:,}" for kind, count in tally.tokens.items() if count]
     return [*lines, *account.more]

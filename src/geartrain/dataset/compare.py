@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -129,6 +130,17 @@ class _Pairs:
             self._on_results(joined)
 
 
+class _Pair(msgspec.Struct):
+    """The figures of an output that has two."""
+
+    score: float
+    a_seconds: float
+    b_seconds: float
+
+
+_read_pair = msgspec.json.Decoder(_Pair).decode
+
+
 class Agreement:
     """Account of a comparison. Seconds of runs are sums."""
 
@@ -145,6 +157,23 @@ class Agreement:
         self.score += score
         self.seconds = [total + each for total, each in zip(self.seconds, seconds, strict=True)]
 
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Agreement:
+        """Return the account of results of `PairRuns`."""
+        found = cls()
+        for result in results:
+            if not result.error:
+                pair = _read_pair(result.output or b"")
+                found.add(pair.score, pair.a_seconds, pair.b_seconds)
+        return found
+
+    def merge(self, other: Agreement) -> None:
+        """Count the rows of another account."""
+        self.rows += other.rows
+        self.same += other.same
+        self.score += other.score
+        self.seconds = [total + each for total, each in zip(self.seconds, other.seconds, strict=True)]
+
     def lines(self) -> list[str]:
         """Return the account as lines."""
         if not self.rows:
@@ -159,9 +188,10 @@ class Agreement:
 # metrics
 
 
-def find_metric(name: str, tolerance: float) -> Metric:
+def find_metric(name: str, tolerance: float, *, folder: str | os.PathLike[str] = "") -> Metric:
     """Return a metric: `exact`, `close`, or a function of a person's own as `module:function`.
 
+    `folder`: where such a module may be, besides among those that are installed; the current folder by default.
     Raises `DatasetError`.
     """
     if name == "exact":
@@ -171,7 +201,7 @@ def find_metric(name: str, tolerance: float) -> Metric:
     module, _, function = name.partition(":")
     if not module or not function:
         raise DatasetError(f"--metric {name}: write exact, close, or module:function")
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(folder or Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:

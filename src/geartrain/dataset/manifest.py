@@ -41,17 +41,26 @@ class Manifest(msgspec.Struct):
 def read_manifest(path: Path) -> Manifest | None:
     """Read a manifest; None if there is none. Raises `DatasetError` for one that cannot be used."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise DatasetError(f"{path} cannot be read, so the run cannot go on: {error}") from error
+    return decode_manifest(content, str(path))
+
+
+def decode_manifest(content: bytes, name: str) -> Manifest:
+    """Return the manifest in a file. Raises `DatasetError` for one that cannot be used."""
+    try:
+        found = msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise DatasetError(f"{name} cannot be read, so the run cannot go on: {error}") from error
     if found.version != _VERSION:
-        raise DatasetError(f"{path} is of another version of geartrain; begin anew with --overwrite")
+        raise DatasetError(f"{name} is of another version of geartrain; begin anew with --overwrite")
     return found
 
 
-def check_same(found: Manifest, origin: Origin, *, path: Path) -> None:
+def check_same(found: Manifest, origin: Origin, *, path: str | Path) -> None:
     """Raise `DatasetError` if an output was made of something else."""
     for name, before, now in (
         ("the data set", found.origin.source, origin.source),

@@ -74,9 +74,19 @@ class Tally:
                 self._add_tokens(result.metrics)
         self.rows = rows
         self.run_time += sum([result.run_time for result in results])
-        if len(self._times) > _SAMPLES:
-            self._times = self._times[::2]
-            self._step *= 2
+        self._thin()
+
+    def merge(self, other: Tally) -> None:
+        """Count the rows of another account."""
+        self.rows += other.rows
+        self.errors += other.errors
+        for text, count in other.faults.items():
+            self._add_fault(text, count)
+        for kind, count in other.tokens.items():
+            self.tokens[kind] += count
+        self.run_time += other.run_time
+        self._times += other._times[:: max(1, self._step // other._step)]
+        self._thin()
 
     @property
     def seconds(self) -> float:
@@ -100,10 +110,16 @@ class Tally:
         times = sorted(self._times)
         return times[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
-    def _add_fault(self, error: str) -> None:
+    def _thin(self) -> None:
+        """Keep every other run time where there are too many."""
+        while len(self._times) > _SAMPLES:
+            self._times = self._times[::2]
+            self._step *= 2
+
+    def _add_fault(self, error: str, count: int = 1) -> None:
         text = error.partition("\n")[0][:200]
         if text in self.faults or len(self.faults) < _FAULTS:
-            self.faults[text] = self.faults.get(text, 0) + 1
+            self.faults[text] = self.faults.get(text, 0) + count
 
     def _add_tokens(self, metrics: Mapping[str, Any]) -> None:
         tokens = metrics.get("tokens")

@@ -154,11 +154,11 @@ def _is_hidden(path: Path, folder: Path) -> bool:
 
 
 class Several(Source):
-    """Data sets of one format, one after the other."""
+    """Data sets of one format, one after the other: its `parts`."""
 
     def __init__(self, folder: Path, sources: Sequence[Source]) -> None:
         self.base = folder
-        self._sources = sources
+        self.parts = sources
         self.columns = sources[0].columns
         counts = [each.count for each in sources]
         known = [count for count in counts if count is not None]
@@ -167,7 +167,7 @@ class Several(Source):
 
     def rows(self, skip: int = 0) -> Iterator[Record]:
         """Give the rows of one after the other."""
-        for source in self._sources:
+        for source in self.parts:
             if source.count is not None and skip >= source.count:
                 skip -= source.count
                 continue
@@ -178,15 +178,15 @@ class Several(Source):
 
     def count_rows(self) -> int:
         """Count the rows of each."""
-        return sum(each.counted() for each in self._sources)
+        return sum(each.counted() for each in self.parts)
 
     def fingerprint(self) -> str:
         """Return the hash of all fingerprints."""
-        return _hash(each.fingerprint().encode() for each in self._sources)
+        return _hash(each.fingerprint().encode() for each in self.parts)
 
     def schema(self) -> pa.Schema | None:
         """Return the types of the first one."""
-        return self._sources[0].schema()
+        return self.parts[0].schema()
 
 
 class JsonLines(Source):
