@@ -201,6 +201,52 @@ GRPC = """
 
     asyncio.run(serve())
 """
+GEVENT = """
+    import gevent
+    import gevent.pywsgi
+    import gevent.server
+    import gevent.socket
+
+    started = gevent.server.StreamServer(("127.0.0.1", 0), print)
+    started.start()
+    gevent.wait()
+    gevent.pywsgi.WSGIServer(("127.0.0.1", 0), print).serve_forever()
+    gevent.spawn(gevent.pywsgi.WSGIServer(("::1", 0), print).serve_forever).join()
+    listener = gevent.socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    gevent.pywsgi.WSGIServer(listener, print).serve_forever()
+    gevent.spawn(listener.accept).join()
+    while True:
+        listener.accept()
+    started.stop()
+"""
+TRIO = """
+    import anyio
+    import hypercorn.trio
+    import trio
+    from hypercorn.config import Config
+
+    async def app(scope, receive, send):
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def serve():
+        listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        await listeners.serve(print)
+
+    async def nested():
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, print, 0)
+            nursery.start_soon(trio.sleep_forever)
+
+    trio.run(trio.serve_tcp, print, 0)
+    trio.run(nested)
+    anyio.run(serve)
+    anyio.run(serve, backend="trio")
+    trio.run(hypercorn.trio.serve, app, Config.from_mapping(bind="127.0.0.1:0"))
+"""
 TORNADO = """
     import tornado.ioloop
     import tornado.web
@@ -491,12 +537,25 @@ def test_a_server_that_a_script_starts_does_not_listen(
         ("grpc", GRPC),
         ("tornado", TORNADO),
         ("waitress", WAITRESS),
+        ("gevent", GEVENT),
+        ("trio", TRIO),
     ],
 )
 def test_servers_of_other_packages_do_not_listen(start: Start, package: str, serving: str) -> None:
     pytest.importorskip(package)
     client = start("score.py", serving + SCORE)
     assert client.post("/score", json={"data": [1]}).json() == [2.5]
+
+
+def test_a_server_of_gevent_that_is_made_in_the_import_does_not_start_in_the_setup(start: Start) -> None:
+    pytest.importorskip("gevent")
+    setup = """
+    def model_fn(folder):
+        started.start()
+        gevent.spawn(started.serve_forever).join()
+"""
+    client = start("inference.py", GEVENT + setup + ANSWERS)
+    assert client.post("/invocations", json=1).text == "served"
 
 
 def test_sockets_of_a_script_do_not_listen(tmp_path: Path, server_process: Callable[..., ServerProcess]) -> None:

@@ -51,11 +51,13 @@ def no_servers() -> Iterator[None]:
     """
     after_import("grpc._server", partial(_silence_ports, name="_Server"))
     after_import("grpc.aio._server", partial(_silence_ports, name="Server"))
+    after_import("gevent._socket3", lambda module: _silence_socket(module.socket))
+    after_import("gevent.baseserver", _silence_gevent)
     after_import("hypercorn.run", _silence_processes)
     after_import("uvicorn", _silence_uvicorn)
     after_import("uvloop", _silence_loop)
     after_import("socketserver", _silence_sockets)
-    _silence_socket()
+    _silence_socket(socket.socket)
     before = set(threading.enumerate())
     UncachedSource.exec_module = _run_on  # type: ignore[method-assign, assignment]
     _Import.is_running = True
@@ -71,14 +73,18 @@ def _run_on(loader: UncachedSource, module: ModuleType) -> None:
     """Run a module of the author's; a statement at its top that waits for clients ends, and the next one follows."""
     try:
         super(UncachedSource, loader).exec_module(module)
-    except _NotServed as error:
+    except _ENDS as error:
         _run_rest(module, error)
 
 
-def _run_rest(module: ModuleType, stopped: _NotServed) -> None:
+_ENDS: Final = (_NotServed, BaseExceptionGroup)
+"""The end of a statement, and the group that trio and anyio make of it; such a group may have other errors, too."""
+
+
+def _run_rest(module: ModuleType, stopped: BaseException) -> None:
     path = str(module.__file__)
     statements = ast.parse(Path(path).read_bytes(), path).body
-    end: _NotServed | None = stopped
+    end: BaseException | None = stopped
     while end is not None:
         line, flags = _place(module, end)
         statements = [each for each in statements if each.lineno > line]
@@ -86,12 +92,17 @@ def _run_rest(module: ModuleType, stopped: _NotServed) -> None:
         try:
             exec(code, vars(module))  # noqa: S102 - the author's own code
             end = None
-        except _NotServed as error:
+        except _ENDS as error:
             end = error
 
 
-def _place(module: ModuleType, error: _NotServed) -> tuple[int, int]:
-    """Return the line of a module's own code that ended, and the flag of its `from __future__ import annotations`."""
+def _place(module: ModuleType, error: BaseException) -> tuple[int, int]:
+    """Return the line of a module's own code that ended, and the flag of its `from __future__ import annotations`.
+
+    Raises `error` if it is another one.
+    """
+    if isinstance(error, BaseExceptionGroup) and error.split(_NotServed)[1] is not None:
+        raise error
     step: TracebackType | None = error.__traceback__
     while step is not None:
         if step.tb_frame.f_globals is vars(module) and step.tb_frame.f_code.co_name == "<module>":
@@ -173,25 +184,50 @@ def _silence_loop(uvloop: Any) -> None:
     kind.create_server = create_server
 
 
-def _silence_socket() -> None:
-    kind = socket.socket
-    listen, accept = kind.listen, kind.accept
+def _silence_gevent(baseserver: ModuleType) -> None:
+    """Have servers that are made in an import start nothing, later either: their loop may run in the setup."""
+    kind = baseserver.BaseServer
+    make = kind.__init__
+    if getattr(make, "is_silenced", False):
+        return
+
+    def made(server: Any, *arguments: Any, **options: Any) -> None:
+        make(server, *arguments, **options)
+        if _Import.is_here():
+            server.start = server.serve_forever = _teller(type(server).__name__)
+
+    made.is_silenced = True  # type: ignore[attr-defined]
+    kind.__init__ = made
+
+
+def _silence_socket(kind: Any) -> None:
+    """Have the sockets of a class not listen; they say that they do, which trio checks."""
+    listen, accept, option = kind.listen, kind.accept, kind.getsockopt
     if getattr(listen, "is_silenced", False):
         return
+    silent: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def listens(self: socket.socket, *backlog: int) -> None:
         if self.family in _INTERNET and _Import.is_here():
+            silent.add(self)
             _tell("a server")
         else:
             listen(self, *backlog)
 
+    def option_of(self: socket.socket, *which: int) -> int | bytes:
+        if self in silent and which == (socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return 1
+        found: int | bytes = option(self, *which)
+        return found
+
     def accepts(self: socket.socket) -> tuple[socket.socket, Any]:
         if self.family in _INTERNET and _Import.is_here():
             raise _NotServed
-        return accept(self)
+        found: tuple[socket.socket, Any] = accept(self)
+        return found
 
     listens.is_silenced = True  # type: ignore[attr-defined]
-    kind.listen, kind.accept = listens, accepts  # type: ignore[method-assign, assignment]
+    kind.listen, kind.accept, kind.getsockopt = listens, accepts, option_of
 
 
 def _silence_sockets(socketserver: ModuleType) -> None:
