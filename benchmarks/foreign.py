@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import sys
@@ -18,7 +17,7 @@ import tempfile
 import zipfile
 
 from load import Load, drive, version
-from peer_servers import mlserver
+from peer_servers import mlserver, torchserve
 from report import machine, peers_environment, table
 from servers import HERE, Server, running
 
@@ -53,9 +52,8 @@ def litserve() -> Server:
     return Server(name="litserve", command=(str(python), str(FOLDER / "litserve/server.py"), "{port}"), ready="/health")
 
 
-def torchserve(folder: pathlib.Path) -> Server:
-    """Serve the handler with TorchServe: an archive of it, one worker, and the addresses in its environment."""
-    binaries = peers_environment("torchserve") / "bin"
+def archived(folder: pathlib.Path) -> Server:
+    """Serve the handler with TorchServe, in an archive."""
     manifest = {
         "runtime": "python",
         "model": {"modelName": "torchserve", "handler": "handler.py", "modelVersion": "1.0"},
@@ -64,23 +62,7 @@ def torchserve(folder: pathlib.Path) -> Server:
     with zipfile.ZipFile(folder / "torchserve.mar", "w") as archive:
         archive.write(FOLDER / "torchserve/handler.py", "handler.py")
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
-    lines = ("enable_envvars_config=true", "default_workers_per_model=1", "disable_token_authorization=true")
-    (folder / "config.properties").write_text("\n".join(lines))
-    options = ("--start", "--foreground", "--ncs", "--model-store", ".", "--models", "torchserve=torchserve.mar")
-    return Server(
-        name="torchserve",
-        command=(str(binaries / "torchserve"), *options, "--ts-config", "config.properties"),
-        folder=folder,
-        environment={
-            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-            "LOG_LOCATION": str(folder),
-            "METRICS_LOCATION": str(folder),
-            "TS_INFERENCE_ADDRESS": "http://127.0.0.1:{port}",
-            "TS_MANAGEMENT_ADDRESS": "http://127.0.0.1:{grpc}",
-            "TS_METRICS_ADDRESS": "http://127.0.0.1:{metrics}",
-        },
-        ready="/ping",
-    )
+    return torchserve(folder, "torchserve")
 
 
 def of(name: str, folder: pathlib.Path) -> tuple[Server, str]:
@@ -88,7 +70,7 @@ def of(name: str, folder: pathlib.Path) -> tuple[Server, str]:
     if name == "litserve":
         return litserve(), "/predict"
     if name == "torchserve":
-        return torchserve(folder), "/predictions/torchserve"
+        return archived(folder), "/predictions/torchserve"
     return mlserver(FOLDER / "mlserver", model="mlserver"), PATHS["MLServer's file"][1]
 
 

@@ -105,3 +105,26 @@ def litserve(*, script: str, batch_timeout: float, api_servers: int = 1) -> Serv
         command=(str(python), str(HERE / "peers/litserve" / script), "{port}", str(batch_timeout), str(api_servers)),
         ready="/health",
     )
+
+
+def torchserve(folder: pathlib.Path, *models: str) -> Server:
+    """TorchServe on the archives of `models` in `folder`: a worker for each, and the addresses in its environment."""
+    binaries = peers_environment("torchserve") / "bin"
+    lines = ("enable_envvars_config=true", "default_workers_per_model=1", "disable_token_authorization=true")
+    (folder / "config.properties").write_text("\n".join(lines))
+    named = (f"{model}={model}.mar" for model in models)
+    options = ("--start", "--foreground", "--ncs", "--model-store", ".", "--models", *named)
+    return Server(
+        name="torchserve",
+        command=(str(binaries / "torchserve"), *options, "--ts-config", "config.properties"),
+        folder=folder,
+        environment={
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "LOG_LOCATION": str(folder),
+            "METRICS_LOCATION": str(folder),
+            "TS_INFERENCE_ADDRESS": "http://127.0.0.1:{port}",
+            "TS_MANAGEMENT_ADDRESS": "http://127.0.0.1:{grpc}",
+            "TS_METRICS_ADDRESS": "http://127.0.0.1:{metrics}",
+        },
+        ready="/ping",
+    )

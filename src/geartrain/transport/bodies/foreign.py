@@ -22,6 +22,7 @@ from geartrain.apis.reference import OtherPath
 from geartrain.apis.rows import HUGGING_FACE, INSTANCES, INVOCATIONS
 from geartrain.authoring.litserve import USUAL_PATH as LITSERVE_PATH
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
@@ -30,7 +31,7 @@ from geartrain.transport.bodies.exchange import Contract, by_body
 from geartrain.transport.bodies.multi_model import MultiModelEndpoints
 from geartrain.transport.bodies.routes import finder
 from geartrain.transport.routing import GET, POST, PUT, Params, Route
-from geartrain.transport.wire.exchange import Answer, Decision, Head
+from geartrain.transport.wire.exchange import JSON, Answer, Decision, Head
 
 _BAD: Final = HTTPStatus.BAD_REQUEST
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
@@ -43,12 +44,32 @@ _SERVE_NAMES: Final[Mapping[int, str]] = {
     500: "InternalServerException",
     503: "ServiceUnavailableException",
 }
+_INTERNAL: Final = "InternalServerException"
+_NO_VERSION: Final = "Model version: "
 _RAISED: Final = (Code.RUN_FAILED, Code.INTERNAL)
 
 
+def _indented(value: Any) -> msgspec.Raw:
+    """Return JSON as TorchServe writes it."""
+    return msgspec.Raw(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
 def _serve_fault(status: HTTPStatus, text: str) -> Any:
-    kind = _SERVE_NAMES.get(status, "InternalServerException")
-    return {"code": int(status), "type": kind, "message": text}
+    kind = _SERVE_NAMES.get(status, _INTERNAL)
+    if text.startswith(_NO_VERSION):
+        kind = "ModelVersionNotFoundException"
+    return _indented({"code": int(status), "type": kind, "message": text})
+
+
+class _TorchServeApi(BodiesApi):
+    """TorchServe's refusals: a handler that fails is no server that is busy, though it has the same status."""
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that failed."""
+        if error.code not in _RAISED:
+            return super().refuse(error)
+        body = _indented({"code": int(_UNAVAILABLE), "type": _INTERNAL, "message": error.reason})
+        return Answer(_UNAVAILABLE, (bytes(body),), JSON, error=error.reason)
 
 
 def _detail(_status: HTTPStatus, text: str) -> Any:
@@ -63,7 +84,7 @@ SAGEMAKER: Final = BodiesApi("sagemaker", statuses=_BAD_INPUT)
 MLFLOW: Final = BodiesApi("mlflow", statuses=_BAD_INPUT, fault=_mlflow_fault)
 KSERVE: Final = BodiesApi("kserve", statuses=_BAD_INPUT)
 VERTEX: Final = BodiesApi("vertex", statuses=_BAD_INPUT)
-TORCHSERVE: Final = BodiesApi(
+TORCHSERVE: Final = _TorchServeApi(
     "torchserve", statuses={**_BAD_INPUT, **dict.fromkeys(_RAISED, _UNAVAILABLE)}, fault=_serve_fault
 )
 HUGGINGFACE: Final = BodiesApi("huggingface", statuses={**_BAD_INPUT, Code.RUN_FAILED: _BAD})
@@ -134,7 +155,7 @@ class ForeignEndpoints:
             begin = by_body(Contract(TORCHSERVE, FORM, self._find_id), self._max_body)
             self.forms[path] = FORM
             yield Route((*POST, *PUT), path, begin, TORCHSERVE, "predict", subject="none")
-        yield self._ping("/ping", TORCHSERVE, {"status": "Healthy"})
+        yield self._ping("/ping", TORCHSERVE, _indented({"status": "Healthy"}))
 
     def huggingface(self) -> Iterator[Route]:
         """The root, and `/predict`, of Hugging Face's inference toolkit."""
@@ -179,8 +200,17 @@ class ForeignEndpoints:
     # models by name
 
     def _find_id(self, head: Head, params: Params) -> Deployment:
-        head.notes.check_model(params["id"])
-        return self._catalogue.find_stated(params["id"], params.get("version", ""))
+        name, version = params["id"], params.get("version", "")
+        head.notes.check_model(name)
+        try:
+            return self._catalogue.find_stated(name, version)
+        except GeartrainError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
+            text = f"Model not found: {clip(name)}"
+            if name in self._catalogue.names():
+                text = f"{_NO_VERSION}{clip(version)} does not exist for model: {clip(name)}"
+            raise GeartrainError(Code.NOT_FOUND, text) from None
 
     def _find_verb(self, head: Head, params: Params) -> Deployment:
         name, colon, verb = params["id"].rpartition(":")

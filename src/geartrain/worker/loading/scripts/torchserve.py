@@ -59,6 +59,7 @@ _MOST_PIECES: Final = 256  # of a stream that wait for their way to the client; 
 _EMPTY: Final = "handler.py"
 _OUT_OF_MEMORY: Final = "OutOfMemoryError"  # of torch
 _NO_ROOM: Final = 507
+_PREDICTIONS: Final = "/predictions/"
 _LEAVING: Final = 10.0  # seconds for a handler whose client has left
 _SENDS: Final = "send_intermediate_predict_response"
 _CRITERIA: Final = "stopping_criteria"
@@ -419,32 +420,35 @@ def _entry(module: ModuleType, function: str, place: Place) -> tuple[Callable[[A
 
 
 def _data(request: Request) -> dict[str, Any]:
-    """Return the item of `data` for a request: its fields, or its body. Raises `ClientError`."""
+    """Return the item of `data` for a request: its fields, or its body. Raises `ClientError`.
+
+    Bytes are a `bytearray`, which some handlers require. TorchServe passes over a query at its own paths.
+    """
     found: dict[str, Any] = {}
-    if request.query:
-        found = {name: value.encode() for name, value in request.parameters.items()}
+    if request.query and not request.path.startswith(_PREDICTIONS):
+        found = {name: bytearray(value.encode()) for name, value in request.parameters.items()}
     kind = request.media_type
     if kind == "multipart/form-data":
         parts = read_form(request)
         return found | {
-            key: _decoded(each.body, each.content_type) if isinstance(each, FormFile) else each
+            key: _decoded(each.body, each.content_type) if isinstance(each, FormFile) else bytearray(each)
             for key, each in parts.items()
         }
     if kind == "application/x-www-form-urlencoded":
-        return found | {key: value.encode() for key, value in read_fields(request).items()}
-    return {**found, "body": _decoded(bytes(request.body), kind)}
+        return found | {key: bytearray(value.encode()) for key, value in read_fields(request).items()}
+    return {**found, "body": _decoded(request.body, kind)}
 
 
 def _decoded(body: bytes, media_type: str) -> Any:
-    """Decode JSON and text, as TorchServe does: what cannot be decoded stays as it is."""
-    if os.environ.get("TS_DECODE_INPUT_REQUEST", "true") != "true":
-        return body
-    try:
+    """Decode JSON and text, as TorchServe does: bytes that cannot be decoded stay as they are."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if os.environ.get("TS_DECODE_INPUT_REQUEST", "true") != "true":
+            return bytearray(body)
         if is_json(media_type):
             return json.loads(body)
-        return body.decode() if media_type.startswith("text") else body
-    except (ValueError, RecursionError):
-        return body
+        if media_type.startswith("text"):
+            return body.decode()
+    return bytearray(body)
 
 
 def _answer(value: Any, context: names.Context, number: int) -> Response:
@@ -484,6 +488,7 @@ def _content(value: Any) -> bytes:
 
 
 def _fault(code: int, message: str) -> Response:
-    """Make the body of an error as TorchServe has it."""
-    body = {"code": code, "type": "InternalServerException", "message": message}
+    """Make the answer to an error as TorchServe does."""
+    fault = {"code": code, "type": "InternalServerException", "message": message}
+    body = f"{json.dumps(fault, indent=2, ensure_ascii=False)}\n".encode(errors="replace")
     return Response(body, JSON_TYPE, status=code if code in range(200, 600) else 500)
