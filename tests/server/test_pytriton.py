@@ -13,6 +13,8 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from tests.support.servers import PATIENCE, ServerProcess, listening_ports
 
@@ -169,6 +171,36 @@ PADDED = """
         triton.serve()
 """
 
+SCALED = """
+    import numpy as np
+
+    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.triton import Triton, TritonConfig
+
+
+    def scale(requests):
+        def one(request):
+            first, second = request.values()
+            given = request.parameters
+            total = (first + second) / float(given["header_divisor"])
+            return {"scaled_add": total, "scaled_sub": (first - second) * float(given["parameter_multiplier"])}
+
+        return [one(request) for request in requests]
+
+
+    number = Tensor(dtype=np.float32, shape=(-1,))
+    with Triton(config=TritonConfig(http_header_forward_pattern="header.*")) as triton:
+        triton.bind(
+            model_name="ParamsAndHeaders",
+            infer_func=scale,
+            inputs=[number, number],
+            outputs=[Tensor(name=f"scaled_{name}", dtype=np.float32, shape=(-1,)) for name in ("add", "sub")],
+            config=ModelConfig(max_batch_size=128),
+            strict=True,
+        )
+        triton.serve()
+"""
+
 Start = Callable[..., tuple[httpx.Client, ServerProcess]]
 
 
@@ -291,6 +323,27 @@ def test_header_fields_are_parameters(start: Start) -> None:
         remote.async_stream_infer("told", [given], parameters={"c": 4})
         for answer in (one, answers.get(timeout=PATIENCE)):
             assert json.loads(answer.as_numpy("seen")[0]) == {"for-grpc": "3", "c": 4}
+
+
+def test_header_fields_and_parameters_of_tritons_own_client(start: Start) -> None:
+    """Rewritten from PyTriton's example `use_parameters_and_headers`, whose client sends the same."""
+    client, process = start(SCALED)
+    process.wait_for("ready")
+    rows = np.ones((2, 1), np.float32)
+    inputs = []
+    for name, data in (("INPUT_1", 2 * rows), ("INPUT_2", rows)):
+        inputs.append(httpclient.InferInput(name, data.shape, "FP32"))
+        inputs[-1].set_data_from_numpy(data)
+    with httpclient.InferenceServerClient(f"127.0.0.1:{client.base_url.port}", network_timeout=PATIENCE) as remote:
+
+        def asked(headers: dict[str, str], **parameters: Any) -> list[Any]:
+            found = remote.infer("ParamsAndHeaders", inputs, parameters=parameters, headers=headers)
+            return [found.as_numpy(name).tolist() for name in ("scaled_add", "scaled_sub")]
+
+        assert asked({"header_divisor": "3"}, parameter_multiplier=2) == [[[1], [1]], [[2], [2]]]
+        assert asked({"Header_Divisor": "6"}, parameter_multiplier="4") == [[[0.5], [0.5]], [[4], [4]]]
+        with pytest.raises(InferenceServerException, match="header_divisor"):
+            asked({"divisor": "3"}, parameter_multiplier=2)
 
 
 def test_a_stream_below_the_main_block(start: Start) -> None:
