@@ -81,14 +81,16 @@ SAVE = """
                 return "none"
             return pd.DataFrame({"y": x * params["times"], "of": len(x)})
 
+    stated = {"pip_requirements": ["mlflow"]}  # to find them by itself, it would load each model in another process
+
     def save(name, signature, model, **more):
-        mlflow.pyfunc.save_model(f"{sys.argv[1]}/{name}", python_model=model, signature=signature, **more)
+        mlflow.pyfunc.save_model(f"{sys.argv[1]}/{name}", python_model=model, signature=signature, **stated, **more)
 
     table = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [1.0, 0, 1, 0]})
     flavor = LogisticRegression().fit(table, [0, 1, 0, 1])
     signature = infer_signature(table, flavor.predict(table))
     more = {"signature": signature, "serialization_format": "cloudpickle", "input_example": table.head(2)}
-    mlflow.sklearn.save_model(flavor, f"{sys.argv[1]}/flavor", **more)
+    mlflow.sklearn.save_model(flavor, f"{sys.argv[1]}/flavor", **stated, **more)
     with open(f"{sys.argv[1]}/weight.txt", "w") as file:
         file.write("2.5")
     save(
