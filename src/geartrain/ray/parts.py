@@ -130,12 +130,24 @@ def open_files(name: str, form: Format | None) -> tuple[Source, Sequence[Source]
         return whole, whole.parts if isinstance(whole, Several) else [whole]
     try:
         return _remote(name, form)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise DatasetError(f"cannot read {name}: {error}") from error
 
 
+def _system_of(place: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URL, and the path in it: pyarrow's, or else one of fsspec, which Ray brings along."""
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(place)
+    except pa.ArrowInvalid:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(place)
+        return fs.PyFileSystem(fs.FSSpecHandler(system)), path
+    return found
+
+
 def _remote(name: str, form: Format | None) -> tuple[Source, Sequence[Source]]:
-    system, root = fs.FileSystem.from_uri(name)
+    system, root = _system_of(name)
     infos = [system.get_file_info(root)]
     if infos[0].type is fs.FileType.Directory:
         infos = system.get_file_info(fs.FileSelector(root, recursive=True))
@@ -235,8 +247,8 @@ class Folder:
         self._root = str(Path(place).expanduser().absolute())
         try:
             if "://" in place:
-                self._system, self._root = fs.FileSystem.from_uri(place)
-        except (OSError, ValueError, pa.ArrowException) as error:
+                self._system, self._root = _system_of(place)
+        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise DatasetError(f"cannot write {place}: {error}") from error
         if self._system.get_file_info(self._root).is_file:
             raise DatasetError(f"{place} is a file: with --ray the output is a folder of parts; write to another place")

@@ -99,6 +99,16 @@ def test_files_elsewhere_are_copied_as_long_as_they_are_read(tmp_path: Path) -> 
         open_files("nowhere://rows", None)
 
 
+def test_places_that_pyarrow_does_not_know_are_those_of_fsspec() -> None:
+    pytest.importorskip("fsspec")
+    folder = Folder("memory://bucket/out")
+    folder.write("a.jsonl", b'{"x":1}\n')
+    folder.write("a.jsonl", b'{"x":2}\n')
+    assert (folder.names(), folder.path) == (["a.jsonl"], None)
+    _, [file] = open_files("memory://bucket/out", None)
+    assert [bytes(record.columns["x"]) for record in file.rows()] == [b"2"]
+
+
 def test_a_folder_of_files_elsewhere_gives_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("b.txt", "a.bin", ".hidden"):
