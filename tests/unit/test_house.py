@@ -9,9 +9,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 60
+PROTOCOLS = 59
 LONE_PROTOCOLS = 2
-NULL_OBJECTS = 4
+NULL_OBJECTS = 2
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from math import isfinite
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 Operation = Literal["replace", "increment", "append", "delete"]
 Parameter = str | int | float | bool
@@ -139,7 +139,7 @@ class Metrics(MutableMapping[str, Any]):
 
 
 class RequestIds(Protocol):
-    """The ids of a request; empty where there is none."""
+    """The ids of a request."""
 
     @property
     def request_id(self) -> str:
@@ -152,15 +152,6 @@ class RequestIds(Protocol):
     @property
     def tracestate(self) -> str:
         """Additions of other systems to that."""
-
-
-class _NoRequest(NamedTuple):
-    request_id: str = ""
-    traceparent: str = ""
-    tracestate: str = ""
-
-
-_NO_REQUEST: Final = _NoRequest()
 
 
 class Scope:
@@ -183,7 +174,7 @@ class Scope:
         context: Mapping[str, str] | None = None,
         emit: Emit | None = None,
         *,
-        request: RequestIds = _NO_REQUEST,
+        request: RequestIds | None = None,
         parameters: Mapping[str, Parameter] | None = None,
         open_item: OpenItem | None = None,
         place: Any = None,
@@ -192,7 +183,8 @@ class Scope:
 
         `parameters` are those of a request of the Open Inference Protocol; any other has none.
 
-        `request` is the one that the prediction comes from. `open_item` is of a batch: what `batch_item` gives.
+        `request` is the one that the prediction comes from, if there is one. `open_item` is of a batch: what
+        `batch_item` gives.
         """
         self.prediction_id = prediction_id
         self.context: dict[str, str] = dict(context) if context else {}
@@ -210,7 +202,7 @@ class Scope:
         A log line, or a request to another service, that has this and the trace context belongs to the same request.
         All three are empty where there is no request, and in a batch, whose requests have their own: see `batch_item`.
         """
-        return self._request.request_id
+        return "" if self._request is None else self._request.request_id
 
     @property
     def takes_pieces(self) -> bool:
@@ -220,12 +212,12 @@ class Scope:
     @property
     def traceparent(self) -> str:
         """The trace context of the run (W3C Trace Context)."""
-        return self._request.traceparent
+        return "" if self._request is None else self._request.traceparent
 
     @property
     def tracestate(self) -> str:
         """Additions of other systems to the trace context."""
-        return self._request.tracestate
+        return "" if self._request is None else self._request.tracestate
 
     @property
     def metrics(self) -> Metrics:

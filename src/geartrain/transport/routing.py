@@ -93,42 +93,29 @@ class Route(msgspec.Struct, frozen=True):
         return self.api if self.choose_api is None else self.choose_api(head)
 
 
-class Guard(Protocol):
-    """Decides who may come in."""
+class Guard:
+    """Lets everybody in. A subclass decides who may come in."""
 
-    def check(self, head: Head, route: Route, params: Params) -> bool:
+    def check(self, head: Head, route: Route, params: Params) -> bool:  # noqa: ARG002 - for a subclass, as below
         """Let a request pass, or raise `GeartrainError`. False if the next one with this head must be checked again.
 
         The name of the key goes to `Head.notes`.
         """
+        return True
 
-    def intercept(self, head: Head) -> Answer | None:
+    def intercept(self, head: Head) -> Answer | None:  # noqa: ARG002
         """Answer a request that never reaches a route, such as a preflight of CORS.
 
         Raises `GeartrainError` to refuse one, such as for a foreign host: the protocol of its path says so.
         """
+        return None
 
-    def dress(self, head: Head, answer: Answer) -> Answer:
+    def dress(self, head: Head, answer: Answer) -> Answer:  # noqa: ARG002
         """Return an answer with the headers that a browser needs to show it to its page.
 
         Called for every answer of the router itself, and for every answer to a request that has an `Origin`: only a
         browser needs the headers. `answer` has no body where it is the head of a stream.
         """
-
-
-class NoGuard:
-    """Lets everybody in."""
-
-    def check(self, head: Head, route: Route, params: Params) -> bool:  # noqa: ARG002 - as of `Guard`
-        """Let every request pass."""
-        return True
-
-    def intercept(self, head: Head) -> Answer | None:  # noqa: ARG002 - as of `Guard`
-        """Answer none."""
-        return None
-
-    def dress(self, head: Head, answer: Answer) -> Answer:  # noqa: ARG002 - as of `Guard`
-        """Return it as it is."""
         return answer
 
 
@@ -172,7 +159,7 @@ class Router:
         """`default`: the protocol that answers where there is no route."""
         self.routes = tuple(routes)
         self._default = default
-        self._guard: Guard = guard or NoGuard()
+        self._guard = guard or Guard()
         self._root = _Node()
         self._apis: dict[str, Api] = {}  # by the first step of a path
         for route in self.routes:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.routing import GET, POST, Begin, NoGuard, Params, Route, Router, Scope, split_path
+from geartrain.transport.routing import GET, POST, Begin, Guard, Params, Route, Router, Scope, split_path
 from geartrain.transport.runs import by_task, size_refusal
 from geartrain.transport.wire.exchange import Accepted, Answer, Head
 from tests.support.responders import FakeResponder, head_of
@@ -215,7 +215,7 @@ def test_bug_is_an_answer_and_a_line_of_the_log(caplog: pytest.LogCaptureFixture
 # who may come in
 
 
-class Doorman(NoGuard):
+class Doorman(Guard):
     """Lets nobody read what is secret, and asks anew about `/once`."""
 
     def check(self, head: Head, route: Route, params: Params) -> bool:

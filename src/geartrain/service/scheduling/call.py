@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from geartrain.service.scheduling.scheduler import Permit, Scheduler
 
 SIZE_METRIC = "batch_size"
-# To read a member of an enumeration from its class takes several times as long as a global name.
+# Members of enumerations as globals: see the scheduler.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
 _DELIVERING, _WITHDRAWN = CallState.DELIVERING, CallState.WITHDRAWN
 _to_running, _to_over = TO_CALL_STATE[_RUNNING], TO_CALL_STATE[_OVER]

@@ -45,7 +45,7 @@ ABANDONED: Final = Canceled()  # because its last client has left; compared by i
 _S = ExecutionState
 _NO_RECEIVER: Final = frozenset({None, INLINE})
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
-# To read a member of an enumeration from its class takes several times as long as a global name.
+# Members of enumerations as globals: see the scheduler.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
 _SHARING = _S.SHARING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER

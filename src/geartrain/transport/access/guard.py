@@ -15,7 +15,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.access.origins import HostPolicy, OriginPolicy
 from geartrain.transport.relay.token import KEY_FIELD, ClusterToken, Sender, read_principal
-from geartrain.transport.routing import Params, Route, Scope, Subject
+from geartrain.transport.routing import Guard, Params, Route, Scope, Subject
 from geartrain.transport.wire.exchange import Answer, Head
 
 SCOPES: Final = tuple(scope for scope in get_args(Scope) if scope != "open")
@@ -145,7 +145,7 @@ class WithoutAdministration:
         return msgspec.structs.replace(self._inner.authorize(values), no_administration=self._reason)
 
 
-class AccessGuard:
+class AccessGuard(Guard):
     """Checks the host, the origin and the key of a request, in this order.
 
     What it decides depends on the head of a request alone, on options that do not change, and on keys. A wire may

@@ -10,8 +10,8 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial, wraps
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -31,7 +31,6 @@ from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_target
 from geartrain.worker.loading.open_signature import tensors_output, whole
 from geartrain.worker.loading.triton import config as model_config
 from geartrain.worker.loading.triton import utils
-from geartrain.worker.loading.triton.threads import carry_context
 from geartrain.worker.loading.triton.values import (
     InferenceRequest,
     InferenceResponse,
@@ -42,6 +41,7 @@ from geartrain.worker.loading.triton.values import (
 
 NAME: Final = "python"
 _CLASS: Final = "TritonPythonModel"
+_MARK: Final = "_geartrain_carries"  # of functions that carry the context
 _AT_ONCE: Final = 32  # requests of a decoupled model that have not had their last response
 
 Execute = Callable[[list[InferenceRequest]], Any]
@@ -372,3 +372,38 @@ def _record(parameters: Mapping[str, Any], index: int) -> None:
                 scope.record_metric(name, value)
             except (TypeError, ValueError) as error:
                 sys.stderr.write(f"parameter {name!r} of a response is left out: {error}\n")
+
+
+def carry_context() -> None:
+    """Have each thread, and each call of a pool, run in the context that started it, in this process.
+
+    So it belongs to the request that it was started for: to its logs, its trace, and its time.
+    """
+    if hasattr(threading.Thread.start, _MARK):
+        return
+    threading.Thread.start = _start_of(threading.Thread.start)  # type: ignore[assignment, method-assign]
+    ThreadPoolExecutor.submit = _submit_of(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
+
+
+def _start_of(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @wraps(start)
+    def start_in_context(self: threading.Thread) -> None:
+        context, run = contextvars.copy_context(), self.run
+
+        def run_in_context() -> None:
+            del self.run  # without it, thread and method are a cycle
+            context.run(run)
+
+        self.run = run_in_context  # type: ignore[method-assign]
+        start(self)
+
+    setattr(start_in_context, _MARK, True)
+    return start_in_context
+
+
+def _submit_of(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    @wraps(submit)
+    def submit_in_context(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        return submit(self, contextvars.copy_context().run, fn, *args, **more)
+
+    return submit_in_context
