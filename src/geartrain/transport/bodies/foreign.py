@@ -26,10 +26,9 @@ from geartrain.domain.rendering import clip
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.transport.bodies.api import BodiesApi
 from geartrain.transport.bodies.exchange import Contract, by_body
 from geartrain.transport.bodies.multi_model import MultiModelEndpoints
-from geartrain.transport.bodies.routes import finder
+from geartrain.transport.bodies.routes import BodiesApi, finder
 from geartrain.transport.routing import GET, POST, PUT, Params, Route
 from geartrain.transport.wire.exchange import JSON, Answer, Decision, Head
 

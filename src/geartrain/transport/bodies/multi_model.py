@@ -20,8 +20,8 @@ from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.transport.bodies.api import BodiesApi
 from geartrain.transport.bodies.exchange import Contract, by_body
+from geartrain.transport.bodies.routes import BodiesApi
 from geartrain.transport.routing import GET, POST, Params, Route
 from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import JSON, Answer, Decision, Head
