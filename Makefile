@@ -25,6 +25,7 @@ ON_WIRE_TESTS := $(if $(ALL),$(ASGI_TESTS),$(ON_WIRE:%=$(CONFORMANCE)/test_%.py)
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
 STORED := modes cog_predictions cog_cancel cog_routes sse_readers webhooks
 STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py) tests/server/test_nested_calls.py
+ON_WIRE_MARKS := $(if $(ALL),,-m 'not slow')
 SECURED_TESTS := $(ON_WIRE_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
@@ -60,11 +61,11 @@ suite: $(TOOLS) clients ## the tests, on all cores
 	@$(BIN)/python -m pytest $(PARALLEL)
 
 .PHONY: wires
-wires: $(TOOLS) ## again, with TLS and keys, inside uvicorn, and with stores: tests in which that matters, or all with ALL=1
-	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
-	@$(BIN)/python -m pytest $(PARALLEL) $(ON_WIRE_TESTS) --wire asgi
-	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
-	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
+wires: $(TOOLS) ## again, with TLS and keys, inside uvicorn, and with stores: tests in which that matters and that are not slow, or all with ALL=1
+	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) $(ON_WIRE_MARKS) --wire secured
+	@$(BIN)/python -m pytest $(PARALLEL) $(ON_WIRE_TESTS) $(ON_WIRE_MARKS) --wire asgi
+	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) $(ON_WIRE_MARKS) --wire stored
+	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) $(ON_WIRE_MARKS) --wire stored-postgres
 
 .PHONY: recipes
 recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of language models, with the libraries that they use

@@ -425,6 +425,7 @@ async def test_an_uploaded_file_is_a_link(serve: Serve, tmp_path: Path) -> None:
     assert received
 
 
+@pytest.mark.slow
 async def test_large_arguments_are_read_aside(serve: Serve) -> None:
     async with serve(SUM, name="sum") as server:
         numbers = list(range(400_000))
@@ -581,6 +582,7 @@ async def test_a_progress_bar_is_progress(serve: Serve) -> None:
     assert "100%|#" in "\n".join(message or "" for message in told)
 
 
+@pytest.mark.slow
 async def test_log_levels_are_kept_for_a_bounded_number_of_sessions(shout: LiveServer) -> None:
     async def ask(session: str, method: str, **params: Any) -> str:
         response = await post(shout, method, params, version=HANDSHAKE, changed={"mcp-session-id": session})

@@ -517,6 +517,7 @@ def test_streaming_model_is_joined_into_one_answer(live: Live) -> None:
     assert "triton_final_response" not in response.parameters
 
 
+@pytest.mark.slow
 def test_message_of_64_mebibytes_goes_both_ways(live: Live) -> None:
     data = np.arange(16 * 1024**2, dtype=np.float32).tobytes()
     response = live.infer("ident", ("x", "FP32", [4096, 4096], data), timeout=50)

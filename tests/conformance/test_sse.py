@@ -508,6 +508,7 @@ async def test_reader_leaves_a_prediction_that_waits_in_the_queue(serve: Serve, 
         assert (await first.rest())[-1][1]["status"] == "succeeded"
 
 
+@pytest.mark.slow
 async def test_two_hundred_streams_at_once(concurrent: LiveServer, gates: Gates) -> None:
     async def read(number: int) -> tuple[int, list[Event]]:
         return number, await events(concurrent, wait(gates), ["many", 50, f"token {number}"], id=f"number-{number}")
