@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from collections import Counter
 from collections.abc import Generator
 from typing import Final
@@ -61,6 +62,10 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 
 def pytest_configure(config: pytest.Config) -> None:
     modes.use(config.getoption("--wire"))
+    # Under nohup and in the background of a script these are ignored, and servers that tests start would inherit that.
+    for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN and not hasattr(config, "workerinput"):
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(wrapper=True)
