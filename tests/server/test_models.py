@@ -166,7 +166,7 @@ def test_the_reference_has_every_model_and_protocol(zoo: Zoo) -> None:
         assert path in document["paths"]
     about = document["info"]["description"]
     assert "Not loaded, and so not described here: broken" in about
-    assert all(f"**{api}**" in about for api in ("Predictions", "Infer", "Generate", "Server"))
+    assert all(f"**{api}**" in about for api in ("Predictions", "Infer", "Generate", "This server"))
     assert zoo.client.post(path, json={}).status_code != 404
 
 

@@ -21,7 +21,7 @@ from geartrain.transport.grpc.translate import within
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
 
-SHORT = SchedulePolicy(0.02)
+SHORT = SchedulePolicy(0.2)  # longer than a pause of a busy machine between two lines of a test
 LONG = SchedulePolicy(30.0)
 
 
