@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import re
+import shutil
 import sys
 from pathlib import Path
 
