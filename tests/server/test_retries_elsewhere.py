@@ -44,7 +44,7 @@ MODEL = """
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_postgres() as postgres:
-        cluster = Cluster(write_model(tmp_path_factory.mktemp("retries") / "model", MODEL), postgres.url)
+        cluster = Cluster(write_model(tmp_path_factory.mktemp("retries") / "model", MODEL), postgres.url, lease=60)
         try:
             cluster.start(2)
             yield cluster

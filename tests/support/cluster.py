@@ -54,9 +54,11 @@ class Replica(NamedTuple):
 class Cluster:
     """The servers, the folder of their model, and their store."""
 
-    def __init__(self, folder: Path, store_url: str) -> None:
+    def __init__(self, folder: Path, store_url: str, *, lease: float = LEASE) -> None:
+        """`lease`: seconds; a test in which nothing is taken over has a long one, for machines with slow disks."""
         self.folder = folder
         self.store_url = store_url
+        self._lease = lease
         self.replicas: list[Replica] = []
         self.token = secrets.token_urlsafe(32)
         self.token_file = folder.parent / "token"
@@ -75,7 +77,8 @@ class Cluster:
     def spawn(self) -> ServerProcess:
         credentials = modes.current().credentials
         trust = () if credentials is None else ("--cluster-ca", str(credentials.authority))
-        options = ("--store", self.store_url, "--lease", f"{LEASE:g}s", "--queue", "2000", "--advertise", "127.0.0.1")
+        store = ("--store", self.store_url, "--lease", f"{self._lease:g}s")
+        options = (*store, "--queue", "2000", "--advertise", "127.0.0.1")
         token = ("--cluster-token-file", str(self.token_file))
         return ServerProcess(str(self.folder), *options, *token, *trust, "--access-log", "off")
 
