@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -134,6 +135,11 @@ class Live:
             while (await self.http.get("/v2/health/ready")).status_code != HTTPStatus.OK:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.02)
         return self
+
+    async def stop(self) -> None:
+        """End the server as a supervisor does: what waits for the disk is written."""
+        self.process.popen.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(self.process.popen.wait, PATIENCE) == 0
 
     async def close(self) -> None:
         await self.http.aclose()
@@ -547,6 +553,7 @@ async def test_a_folder_keeps_answers_across_a_restart(tmp_path: Path) -> None:
                 await live.http.post("/v2/models/counted/infer", json={"inputs": [tensor]}),
                 await live.post("brief", {"text": "a"}),
             ]
+            await live.stop()
         finally:
             await live.close()
         assert [answer.headers["x-cache"] for answer in answers] == results
