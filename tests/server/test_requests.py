@@ -260,6 +260,23 @@ async def test_any_tensors_over_grpc_and_cog(serve: Serve) -> None:
         assert output["b_back"] == {"datatype": "UINT8", "shape": [2, 1], "data": [[4], [3]]}
         assert output["c_back"] == {"datatype": "BYTES", "shape": [1], "data": ["x"]}
         assert output["scale"]["data"] == [2]
+        accepted = {"UINT64": [1, 2**63 + 1], "INT64": [-(2**63), 5], "FP64": [1, 2**70], "INT8": []}
+        for datatype, data in accepted.items():
+            output = (await server.predict({"tensors": {"n": {"datatype": datatype, "data": data}}}))["output"]
+            assert output["n_back"]["data"] == data[::-1], datatype
+        refused: list[tuple[str, list[Any]]] = [
+            ("UINT64", [1, 2**64]),
+            ("UINT64", [-1, 2**63]),
+            ("INT64", [1, 2**63]),
+            ("INT8", [300]),
+            ("INT8", [0.5]),
+            ("UINT64", [0.5, 2**63]),
+            ("FP32", [True, "a"]),
+            ("BOOL", [2]),
+        ]
+        for datatype, data in refused:
+            failed = await server.predict({"tensors": {"n": {"datatype": datatype, "data": data}}})
+            assert (failed["status"], "tensors.n: it is no tensor" in failed["error"]) == ("failed", True), data
         failed = await server.predict({"tensors": {"a": {"datatype": "FP99", "data": []}}})
         assert (failed["status"], "tensors.a.datatype" in failed["error"]) == ("failed", True)
 

@@ -359,13 +359,21 @@ def _array_of_json(name: str, value: Any, datatype: str) -> tuple[str, Any]:
             array = _strings(elements, found)
         else:
             wanted = np.dtype(np.float32 if datatype == arrays.BFLOAT else arrays.numpy_type(datatype))
-            if plain.size and plain.dtype.kind not in _LISTED[wanted.kind]:
+            is_known = not plain.size or plain.dtype.kind in _LISTED[wanted.kind]
+            if not is_known and (wanted.kind == "b" or not _are_integers(value)):
                 raise ValueError(f"its elements are no {datatype}")
             array = np.array(value, wanted)
             array = arrays.bits_of_bfloat(array) if datatype == arrays.BFLOAT else array
         return datatype, array if shape is None else array.reshape(shape)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ClientError(f"tensors.{name}: it is no tensor: {error}") from None
+
+
+def _are_integers(value: Any) -> bool:
+    """True for nested lists of integers alone. Those from 2^63 on make numpy take all of a list for floats."""
+    import numpy as np
+
+    return all(type(each) is int for each in np.array(value, object).flat)
 
 
 def _strings(elements: list[bytes], shape: Sequence[int]) -> Any:
