@@ -79,14 +79,25 @@ async def opened(bench: OpenBench, *, streams: bool = False, slots: int = 1) -> 
     assert not shared_memory(os.getpid()), "a slot's memory is still open"
 
 
-def shared_memory(pid: int) -> list[str]:
-    """The memory that a process has open or mapped."""
-    links = []
+_left: set[int] = set()  # inodes of memory that tests of other modules have left open in this process
+
+
+@pytest.fixture(autouse=True)
+def left() -> None:
+    """Leave out what was open before the test."""
+    _left.clear()
+    _left.update(shared_memory(os.getpid()))
+
+
+def shared_memory(pid: int) -> list[int]:
+    """The inodes of the memory that a process has open or mapped, one for each descriptor."""
+    found = []
     with contextlib.suppress(FileNotFoundError):  # it is gone, and all that it had
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # that of this listing
-                links.append(os.readlink(link))  # noqa: PTH115 - a text, not a path
-    return [link for link in links if "geartrain-slot" in link]
+                if "geartrain-slot" in os.readlink(link):  # noqa: PTH115 - a text, not a path
+                    found.append(link.stat().st_ino)
+    return [inode for inode in found if inode not in _left]
 
 
 def kept_in_slots() -> int:
