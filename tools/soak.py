@@ -76,7 +76,8 @@ PATIENCE: Final = 60.0  # seconds that an answer may take before it counts as a 
 PERIOD: Final = 10.0  # seconds between two samples
 WARM_UP: Final = 600.0  # seconds, or a third of a short run
 GROWTH: Final = 0.05  # of the memory of a server after the warm-up
-SPARE_DESCRIPTORS: Final = 8  # that a server at rest may have more than after the warm-up
+SPARE_DESCRIPTORS: Final = 8  # that a server at rest may have more than after the warm-up, apart from those of memory
+MOST_OF_MEMORY: Final = 2 * (32 + 16)  # descriptors: 32 regions for bodies, 2 for each of 8 slots; open and mapped
 AFTER_KILL: Final = 20.0  # seconds after the kill of a worker in which requests may fail
 TERMINAL: Final = frozenset({"succeeded", "failed", "canceled"})
 BUSY: Final = frozenset({409, 429, 503})
@@ -174,6 +175,14 @@ class Server:
             return self.process.children(recursive=True)
         return []
 
+    def descriptors(self, *, of_memory: bool = False) -> int:
+        """Count descriptors: those of memory for bodies and slots, which is kept up to a bound, or all others."""
+        found = 0
+        for link in pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # that was closed meanwhile
+                found += ("geartrain-slot" in os.readlink(link)) is of_memory  # noqa: PTH115 - a text, not a path
+        return found
+
     def sample(self) -> dict[str, Any]:
         """Measure memory in bytes, descriptors, processor seconds and temporary files."""
         workers = []
@@ -185,7 +194,8 @@ class Server:
             "server": self.name,
             "rss": self.process.memory_info().rss,
             "workers_rss": workers,
-            "descriptors": self.process.num_fds(),
+            "descriptors": self.descriptors(),
+            "memory_descriptors": self.descriptors(of_memory=True),
             "cpu": round(times.user + times.system, 2),
             "files": sum(len(names) for _, _, names in os.walk(self.temporary)),  # folders may vanish meanwhile
         }
@@ -479,19 +489,22 @@ class Soak:
         return [*faults, *self._more_than(before), *self.growth()]
 
     def _most_descriptors(self, server: Server) -> int:
-        """Return the most descriptors of a server until the end of the warm-up: it keeps memory for bodies open."""
+        """Return the most descriptors of a server until the end of the warm-up, apart from those of memory."""
         found: list[int] = [
             s["descriptors"] for s in self.samples if s["server"] == server.name and s["at"] <= self.warm_up
         ]
         return max(self._at_rest[server.name], *found)
 
     def _more_than(self, before: dict[str, int]) -> list[str]:
-        """Name the servers that hold more descriptors than before."""
-        return [
-            f"{server.name}: {server.process.num_fds()} descriptors at rest, {before[server.name]} in the warm-up"
-            for server in self._servers
-            if server.process.num_fds() > before[server.name] + SPARE_DESCRIPTORS
-        ]
+        """Name the servers that hold more descriptors than before, or more memory than they may keep."""
+        found = []
+        for server in self._servers:
+            now, of_memory = server.descriptors(), server.descriptors(of_memory=True)
+            if now > before[server.name] + SPARE_DESCRIPTORS:
+                found.append(f"{server.name}: {now} descriptors at rest, {before[server.name]} in the warm-up")
+            if of_memory > MOST_OF_MEMORY:
+                found.append(f"{server.name}: {of_memory} descriptors of memory, {MOST_OF_MEMORY} at most")
+        return found
 
     async def _second(self) -> None:
         """Make a second's requests, at most half a core of this process and of the servers."""
@@ -513,7 +526,7 @@ class Soak:
             for model in MODELS:
                 for kind in ("sync", "sync", "rest", "binary", "grpc", "grpc-stream"):
                     await load.one(kind, model)
-            self._at_rest[server.name] = server.process.num_fds()
+            self._at_rest[server.name] = server.descriptors()
 
     async def _sample(self) -> None:
         while True:
